@@ -1,0 +1,58 @@
+"""RAM and RAM+ for mergekit: merge agents trained by reinforcement learning.
+
+Importing this package switches the plugin on, as ``import torch`` does by itself. It imports
+neither torch nor mergekit before one of the names below is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mergekit_ram.autoload import install, uninstall
+
+if TYPE_CHECKING:
+    from mergekit_ram.kernels import OverlapCounts, count, merge
+    from mergekit_ram.methods import RamMerge, RamPlusMerge
+    from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AgentOverlap",
+    "OverlapCounts",
+    "OverlapStatistics",
+    "RamMerge",
+    "RamPlusMerge",
+    "TensorOverlap",
+    "__version__",
+    "count",
+    "install",
+    "merge",
+    "uninstall",
+]
+
+_HOMES = {
+    "count": "kernels",
+    "merge": "kernels",
+    "OverlapCounts": "kernels",
+    "RamMerge": "methods",
+    "RamPlusMerge": "methods",
+    "AgentOverlap": "overlap",
+    "OverlapStatistics": "overlap",
+    "TensorOverlap": "overlap",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+install()

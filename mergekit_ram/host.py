@@ -1,0 +1,232 @@
+"""Where the plugin enters mergekit: the only file that touches its private names.
+
+Two steps. When mergekit's registry of methods has been imported, :func:`install` puts ours in
+it and wraps its ``get``. When ``get`` hands out one of our methods, the planners that are
+loaded by then are patched. Every planner asks ``get`` for its method before it plans, and at
+that time its module is complete, whatever the process imported first.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+from mergekit.merge_methods.base import MergeMethod
+
+from mergekit_ram.errors import HostError
+from mergekit_ram.methods import RamMerge, RamPlusMerge
+
+LOG = logging.getLogger("mergekit_ram")
+
+OLDEST_MERGEKIT = (0, 1, 5)
+FIRST_UNKNOWN_MERGEKIT = (0, 2)
+
+PACKAGE = "mergekit.merge_methods"
+PLANNER_MODULE = "mergekit.plan"
+RAW_PLANNER_MODULE = "mergekit.scripts.merge_raw_pytorch"
+
+PLANNER_ATTRIBUTES = ("_plan", "plan_to_disk", "plan_in_memory")
+TASK_FIELDS = frozenset(
+    {
+        "method_name",
+        "gather_tensors",
+        "model_order",
+        "base_model",
+        "output_weight",
+        "parameters",
+        "input_parameters",
+        "dtype",
+        "out_dtype",
+    }
+)
+
+_undo: list[Callable[[], None]] = []
+
+
+def install(registry: ModuleType) -> None:
+    """Register our methods in mergekit's registry; a second call changes nothing.
+
+    Raises:
+        HostError: mergekit's version or what is found in it is not what this version knows.
+    """
+    if _undo:
+        return
+    _check_version()
+    _check(isinstance(getattr(registry, "_METHODS", None), dict), "the table registry._METHODS")
+    _check(_takes(getattr(registry, "get", None), "name"), "the function registry.get(name)")
+    _register(registry, RamMerge())
+    _register(registry, RamPlusMerge())
+    _replace(registry, "get", wrapt.FunctionWrapper(registry.get, _get))
+    package = sys.modules.get(PACKAGE)
+    # While the package is still being imported it takes the wrapped function by itself.
+    if package is not None and hasattr(package, "get"):
+        _replace(package, "get", registry.get)
+
+
+def uninstall() -> None:
+    """Give mergekit back every name that was replaced, in reverse order."""
+    while _undo:
+        _undo.pop()()
+
+
+def installed() -> bool:
+    """Whether this process's mergekit uses our methods."""
+    return bool(_undo)
+
+
+def _register(registry: ModuleType, method: MergeMethod) -> None:
+    table, name = registry._METHODS, method.spec.name
+    before = table.get(name)
+
+    def undo() -> None:
+        if before is None:
+            del table[name]
+        else:
+            table[name] = before
+
+    table[name] = method
+    _undo.append(undo)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    _undo.append(lambda: setattr(owner, name, before))
+
+
+def _get(wrapped: Callable[..., MergeMethod], instance: Any, args: Any, kwargs: Any) -> MergeMethod:
+    method = wrapped(*args, **kwargs)
+    if isinstance(method, RamMerge):
+        _patch_planner()
+        _patch_raw_planner()
+    return method
+
+
+def _patch_planner() -> None:
+    planner = getattr(sys.modules.get(PLANNER_MODULE), "MergePlanner", None)
+    if planner is None or isinstance(
+        inspect.getattr_static(planner, "_plan"), wrapt.FunctionWrapper
+    ):
+        return
+    for name in PLANNER_ATTRIBUTES:
+        _check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
+    _check_task_fields()
+    _replace(planner, "_plan", wrapt.FunctionWrapper(planner._plan, _plan))
+
+
+def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> None:
+    """After mergekit's planning, exchange its merges for ours.
+
+    mergekit casts to the output dtype after a method has returned. Our merges are told that
+    dtype, so that float32 results are rounded once.
+    """
+    wrapped(*args, **kwargs)
+    if not isinstance(planner._method, RamMerge):
+        return
+    from mergekit_ram.planning import plan_merges
+
+    _log_ownership(planner._method)
+    weights = [weight for weight, _ in planner._tensors]
+    merges = [
+        task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
+        for weight, task in planner._tensors
+    ]
+    merges = plan_merges(
+        merges, quiet=planner.options.quiet, device=_counting_device(planner.options)
+    )
+    planner._tensors = list(zip(weights, merges, strict=True))
+
+
+def _counting_device(options: Any) -> str | None:
+    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
+    if not options.multi_gpu:
+        return None
+    from mergekit.common import get_torch_accelerator_type
+
+    return str(get_torch_accelerator_type())
+
+
+def _patch_raw_planner() -> None:
+    """``plan_flat_merge`` may be running already, so patch a name that it uses at its end."""
+    module = sys.modules.get(RAW_PLANNER_MODULE)
+    finalize = getattr(module, "FinalizeModel", None)
+    if not hasattr(module, "plan_flat_merge") or isinstance(finalize, wrapt.FunctionWrapper):
+        return
+    _check(finalize is not None, "the task merge_raw_pytorch.FinalizeModel")
+    _check_task_fields()
+    _replace(module, "FinalizeModel", wrapt.FunctionWrapper(finalize, _finalize_raw))
+
+
+def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    """Exchange the merges in the list of save tasks, which the planner goes on to return."""
+    saves = kwargs["tensor_save_tasks"]
+    merges = [save.tensor_task for save in saves]
+    if merges and isinstance(_method_of(merges[0]), RamMerge):
+        from mergekit_ram.planning import plan_merges
+
+        _log_ownership(_method_of(merges[0]))
+        saves[:] = [
+            save.model_copy(update={"tensor_task": merge})
+            for save, merge in zip(saves, plan_merges(merges), strict=True)
+        ]
+    return wrapped(*args, **kwargs)
+
+
+def _method_of(merge: Any) -> MergeMethod:
+    from mergekit import merge_methods
+
+    return merge_methods.get(merge.method_name)
+
+
+def _log_ownership(method: MergeMethod) -> None:
+    if method.spec.name == "ram":
+        LOG.info(
+            "merge method 'ram' is that of mergekit-ram %s, in place of mergekit's own; "
+            "MERGEKIT_RAM_DISABLE=1 gives the other one back",
+            _version("mergekit-ram"),
+        )
+
+
+def _check_version() -> None:
+    found = _version("mergekit")
+    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    if not OLDEST_MERGEKIT <= numbers < FIRST_UNKNOWN_MERGEKIT:
+        raise HostError(
+            f"mergekit-ram {_version('mergekit-ram')} works with mergekit >= "
+            f"{_dotted(OLDEST_MERGEKIT)}, < {_dotted(FIRST_UNKNOWN_MERGEKIT)}; installed is "
+            f"mergekit {found}. Install a matching pair of versions."
+        )
+
+
+def _check(holds: bool, what: str) -> None:
+    if not holds:
+        raise HostError(
+            f"mergekit-ram {_version('mergekit-ram')} does not find {what} in mergekit "
+            f"{_version('mergekit')} as it knows it, and changes nothing. Install a matching "
+            "pair of versions."
+        )
+
+
+def _check_task_fields() -> None:
+    from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+
+    missing = TASK_FIELDS - set(ExecuteMergeMethodTask.model_fields)
+    _check(not missing, f"the fields {sorted(missing)} of ExecuteMergeMethodTask")
+
+
+def _takes(function: Any, *names: str) -> bool:
+    return callable(function) and list(inspect.signature(function).parameters) == list(names)
+
+
+def _version(distribution: str) -> str:
+    return importlib.metadata.version(distribution)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

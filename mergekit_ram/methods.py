@@ -1,0 +1,292 @@
+"""``ram`` and ``ram_plus`` as mergekit's merge methods: contract, parameters, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from mergekit.merge_methods.base import (
+    BasePolicy,
+    BatchOptions,
+    InputContract,
+    MergeMethod,
+    MergeMethodSpec,
+    OptionalTensorPolicy,
+    PerInputValues,
+    TensorEntry,
+    TensorGroup,
+)
+
+from mergekit_ram import kernels, parameters
+from mergekit_ram.errors import InputError, PlanError
+from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
+
+REFERENCE_URL = "https://arxiv.org/abs/2601.13572"
+CONTRACT = InputContract(base=BasePolicy.REQUIRED, min_non_base=1)
+MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+_all_groups_at_hand: ContextVar[bool] = ContextVar("all_groups_at_hand", default=False)
+
+
+class RamMerge(MergeMethod):
+    """Reinforced Agent Merging (RAM): a lone update whole, shared updates averaged.
+
+    Per parameter, with the agents T_i that changed it by more than ε: the base where T_i is
+    empty, the agent's value where it has one member, else the base plus the mean of the task
+    vectors in T_i. ``scale``, ``weight`` and ``overlap_power`` generalise it; at their
+    defaults they leave the paper's formula.
+
+    Called with tensor groups it merges them in memory. Results carry no gradient.
+    """
+
+    spec = MergeMethodSpec(
+        name="ram",
+        parameters=(
+            parameters.EPSILON,
+            parameters.SCALE,
+            parameters.WEIGHT,
+            parameters.OVERLAP_POWER,
+        ),
+        contract=CONTRACT,
+        pretty_name="Reinforced Agent Merging (RAM)",
+        reference_url=REFERENCE_URL,
+        optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
+    )
+
+    def validate_inputs(
+        self,
+        input_ids: Sequence[Hashable],
+        base_id: Hashable | None = None,
+        *,
+        group_name: str | None = None,
+    ) -> None:
+        """Check that there is a base, at least one agent, and no model twice.
+
+        Raises:
+            InputError: the message names the models and the YAML that mends it.
+        """
+        try:
+            super().validate_inputs(input_ids, base_id, group_name=group_name)
+        except ValueError as error:
+            models = ", ".join(map(str, input_ids)) or "none"
+            raise InputError(
+                f"{self.spec.name}: {error} (models: {models}; base: {base_id}). "
+                "The method needs `base_model:`, the model that all agents were trained from, "
+                "and every agent once under `models:`."
+            ) from None
+
+    def _execute(
+        self,
+        groups: Sequence[TensorGroup],
+        parameters: list[dict[str, Any]],
+        options: BatchOptions,
+        *,
+        input_dtypes: Sequence[torch.dtype | None],
+        out_dtype: torch.dtype | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            merge_group(group, settings, dtype=dtype, out_dtype=out_dtype)
+            for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True)
+        )
+
+
+class RamPlusMerge(RamMerge):
+    """RAM+: RAM with every agent's lone updates scaled by λ_t = 1 + r · clip(ρ_t, 0, α).
+
+    ρ_t = shared_t / unique_t is a number of the whole model. In a merge by the planner a
+    counting pass over all planned tensors supplies it; in memory (this method called, or
+    ``merge_state_dicts`` and ``merge_tensors``) it is taken over all groups of the call.
+    """
+
+    spec = MergeMethodSpec(
+        name="ram_plus",
+        parameters=(
+            *RamMerge.spec.parameters,
+            parameters.R,
+            parameters.ALPHA,
+            parameters.RESCALE,
+        ),
+        contract=CONTRACT,
+        pretty_name="Reinforced Agent Merging Plus (RAM+)",
+        reference_url=REFERENCE_URL,
+        optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
+    )
+
+    def __call__(
+        self, groups: Sequence[TensorGroup], /, **arguments: Any
+    ) -> tuple[torch.Tensor, ...]:
+        """Merge groups in memory, with λ_t over all of them; see ``MergeMethod.__call__``."""
+        with _whole_model():
+            return super().__call__(groups, **arguments)
+
+    def _execute(
+        self,
+        groups: Sequence[TensorGroup],
+        parameters: list[dict[str, Any]],
+        options: BatchOptions,
+        *,
+        input_dtypes: Sequence[torch.dtype | None],
+        out_dtype: torch.dtype | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        if any(needs_counting(settings) for settings in parameters):
+            if not _all_groups_at_hand.get():
+                raise _no_statistics(groups)
+            statistics = OverlapStatistics(
+                tensors=tuple(
+                    count_group(group, settings, dtype=dtype)
+                    for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True)
+                )
+            )
+            parameters = [with_rescale(settings, statistics) for settings in parameters]
+        return super()._execute(
+            groups, parameters, options, input_dtypes=input_dtypes, out_dtype=out_dtype
+        )
+
+
+@contextmanager
+def _whole_model() -> Iterator[None]:
+    """Within it, the groups that reach ``_execute`` are all there are."""
+    token = _all_groups_at_hand.set(True)
+    try:
+        yield
+    finally:
+        _all_groups_at_hand.reset(token)
+
+
+def _no_statistics(groups: Sequence[TensorGroup]) -> PlanError:
+    names = ", ".join(str(group.metadata.name) for group in groups)
+    return PlanError(
+        f"ram_plus: tensor {names} is to be merged alone, without the counts of the whole model "
+        "that its rescale factors come from. Plan the merge with mergekit's own planners while "
+        "mergekit-ram is switched on, call the method with all tensor groups at once, or give "
+        "`rescale` for every agent."
+    )
+
+
+def needs_counting(settings: Mapping[str, Any]) -> bool:
+    """Whether some agent that takes part has no ``rescale`` of its own."""
+    weight = settings["weight"]
+    return any(
+        value is None and weight[agent] != 0 for agent, value in settings.get("rescale", {}).items()
+    )
+
+
+def with_rescale(settings: Mapping[str, Any], statistics: OverlapStatistics) -> dict[str, Any]:
+    """A copy of one group's parameters in which every agent has its λ_t."""
+    r, alpha = settings["r"], settings["alpha"]
+    rescale = [
+        (agent, statistics.agent(agent_name(agent)).rescale(r, alpha) if given is None else given)
+        for agent, given in settings["rescale"].items()
+    ]
+    return {**settings, "rescale": PerInputValues(rescale)}
+
+
+def agent_name(agent: Hashable) -> str:
+    """The name under which an input is counted and reported."""
+    return str(agent)
+
+
+def count_group(
+    group: TensorGroup, settings: Mapping[str, Any], *, dtype: torch.dtype | None = None
+) -> TensorOverlap:
+    """Count one group; an agent of weight 0 is listed and has no active parameter.
+
+    Args:
+        group: base and agents of one tensor, borrowed.
+        settings: its resolved parameters; ``epsilon`` and ``weight`` are used.
+        dtype: round the inputs to this dtype first.
+
+    Raises:
+        InputError: NaN or infinity, or a dtype that is no plain float.
+    """
+    base, agents = _base_and_agents(group, settings)
+    with _named(group, [base, *agents]):
+        counts = kernels.count(
+            base.tensor,
+            [agent.tensor for agent in agents],
+            epsilon=settings["epsilon"],
+            dtype=dtype,
+        )
+    degrees = {agent.id: row for agent, row in zip(agents, counts.overlap_degree, strict=True)}
+    return TensorOverlap(
+        name=str(group.metadata.name),
+        numel=counts.numel,
+        agents=tuple(
+            AgentCounts(
+                model=agent_name(entry.id),
+                overlap_degree=degrees.get(entry.id, (0,) * len(agents)),
+            )
+            for entry in group.non_base
+        ),
+    )
+
+
+def merge_group(
+    group: TensorGroup,
+    settings: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Merge one group by RAM, or by RAM+ where ``settings`` holds a ``rescale`` per agent.
+
+    Raises:
+        InputError: NaN or infinity, a dtype that is no plain float, or a result that the
+            output dtype cannot hold.
+    """
+    base, agents = _base_and_agents(group, settings)
+    rescale = settings.get("rescale")
+    with _named(group, [base, *agents]):
+        return kernels.merge(
+            base.tensor,
+            [agent.tensor for agent in agents],
+            epsilon=settings["epsilon"],
+            rescale=None if rescale is None else rescale.values_for(agents),
+            weight=settings["weight"].values_for(agents),
+            scale=settings["scale"],
+            overlap_power=settings["overlap_power"],
+            dtype=dtype,
+            out_dtype=out_dtype,
+        )
+
+
+def _base_and_agents(
+    group: TensorGroup, settings: Mapping[str, Any]
+) -> tuple[TensorEntry, list[TensorEntry]]:
+    """The base and the agents whose weight is not 0, all of them with values to reckon with."""
+    base = group.base
+    assert base is not None, "the contract requires a base"
+    for entry in group.entries:
+        if entry.tensor.dtype not in MERGEABLE_DTYPES:
+            raise InputError(
+                f"model {entry.id}, tensor {group.metadata.name}: {entry.tensor.dtype} weights "
+                "cannot be merged; dequantise the model to bfloat16, float16 or float32 first"
+            )
+    agents = []
+    for entry in group.non_base:
+        if settings["weight"][entry.id] != 0:
+            agents.append(entry)
+        else:
+            with _named(group, [entry]):
+                kernels.check_finite(entry.tensor)
+    return base, agents
+
+
+@contextmanager
+def _named(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
+    """Give the kernels' errors the names of model and tensor."""
+    name = group.metadata.name
+    try:
+        yield
+    except kernels.KernelInputError as error:
+        raise InputError(
+            f"model {entries[error.index].id}, tensor {name}: {error.problem}; "
+            "a merge with it would be wrong. Repair or re-download this checkpoint."
+        ) from None
+    except kernels.KernelOverflowError as error:
+        raise InputError(
+            f"tensor {name}: {error}. Set a wider `out_dtype:`, or a smaller `scale`."
+        ) from None

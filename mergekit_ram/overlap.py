@@ -1,0 +1,126 @@
+"""From counts to densities, ρ_t and λ_t. Knows neither tensors nor mergekit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import zip_longest
+
+from pydantic import BaseModel, computed_field, model_validator
+
+
+class AgentCounts(BaseModel, frozen=True):
+    """What one agent changed in one tensor.
+
+    ``overlap_degree[k]`` counts its active parameters that ``k`` other agents changed too.
+    """
+
+    model: str
+    overlap_degree: tuple[int, ...]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def active(self) -> int:
+        """Parameters with |τ_t| > ε."""
+        return sum(self.overlap_degree)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def unique(self) -> int:
+        """Active parameters that no other agent changed."""
+        return self.overlap_degree[0] if self.overlap_degree else 0
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def shared(self) -> int:
+        """Active parameters that at least one other agent changed too."""
+        return self.active - self.unique
+
+
+class AgentOverlap(AgentCounts, frozen=True):
+    """What one agent changed in the whole model of ``parameters`` parameters."""
+
+    parameters: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def density(self) -> float:
+        """Share of the model's parameters that the agent changed, 0 to 1."""
+        return self.active / self.parameters if self.parameters else 0.0
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def overlap_unique_ratio(self) -> float:
+        """ρ_t = shared / unique; infinite (``null`` in JSON) without unique parameters,
+        0 without any active one."""
+        if self.unique:
+            return self.shared / self.unique
+        return math.inf if self.shared else 0.0
+
+    def rescale(self, r: float, alpha: float) -> float:
+        """λ_t = 1 + r · clip(ρ_t, 0, α)."""
+        return 1.0 + r * min(self.overlap_unique_ratio, alpha)
+
+
+class TensorOverlap(BaseModel, frozen=True):
+    """The counts of one tensor of the output, as often as it is written."""
+
+    name: str
+    numel: int
+    agents: tuple[AgentCounts, ...]
+
+    @model_validator(mode="after")
+    def _agents_are_distinct(self) -> TensorOverlap:
+        names = [agent.model for agent in self.agents]
+        if len(set(names)) != len(names):
+            raise ValueError(f"tensor {self.name} has two agents of one name: {names}")
+        return self
+
+
+class OverlapStatistics(BaseModel, frozen=True):
+    """The whole-model counts that λ_t is computed from.
+
+    ``model_dump_json`` writes everything, sums included; ``model_validate_json`` reads it back.
+    """
+
+    tensors: tuple[TensorOverlap, ...]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def parameters(self) -> int:
+        """Number of parameters counted."""
+        return sum(tensor.numel for tensor in self.tensors)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def agents(self) -> tuple[AgentOverlap, ...]:
+        """Every agent with its counts summed over all tensors, in order of appearance."""
+        degrees: dict[str, list[int]] = {}
+        for tensor in self.tensors:
+            for agent in tensor.agents:
+                total = degrees.get(agent.model, [])
+                degrees[agent.model] = _add(total, agent.overlap_degree)
+        return tuple(
+            AgentOverlap(model=model, overlap_degree=tuple(degree), parameters=self.parameters)
+            for model, degree in degrees.items()
+        )
+
+    def agent(self, model: str) -> AgentOverlap:
+        """The agent of that name.
+
+        Raises:
+            KeyError: no tensor of this agent was counted; the message lists those that were.
+        """
+        found = self._agents_by_model.get(model)
+        if found is None:
+            raise KeyError(f"{model} was not counted; counted were {list(self._agents_by_model)}")
+        return found
+
+    @cached_property
+    def _agents_by_model(self) -> dict[str, AgentOverlap]:
+        return {agent.model: agent for agent in self.agents}
+
+
+def _add(total: Iterable[int], more: Iterable[int]) -> list[int]:
+    return [a + b for a, b in zip_longest(total, more, fillvalue=0)]

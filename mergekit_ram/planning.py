@@ -1,0 +1,253 @@
+"""The whole-model pass in mergekit's task graph.
+
+A plan of ``ram_plus`` gets one :class:`CountOverlaps` task. It has the highest priority and
+depends on nothing that loads weights, so mergekit's executors run it before any tensor is
+merged or any file is made. Each merge task depends on it and takes its λ_t from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import tqdm
+from mergekit import merge_methods
+from mergekit.common import ImmutableMap, ModelReference, dtype_from_name
+from mergekit.graph import Task
+from mergekit.merge_methods.base import TensorEntry, TensorGroup, TensorMetadata
+from mergekit.merge_methods.buffers import copy_non_floating_buffer
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.tokenizer import BuildTokenizer
+from pydantic import PrivateAttr
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.methods import agent_name, count_group, needs_counting, with_rescale
+from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+
+LOG = logging.getLogger("mergekit_ram")
+
+COUNT_PRIORITY = 20_000
+"""Above all of mergekit's own tasks, so that nothing is written before all is counted."""
+
+_plan_numbers = itertools.count()
+
+
+class ComputeDevice(Task[torch.Tensor]):
+    """An empty tensor that the executor moves to the device it computes on.
+
+    Whoever takes it as an argument can see from it which device that is.
+    """
+
+    def arguments(self) -> dict[str, Task]:
+        return {}
+
+    def execute(self, **_: Any) -> torch.Tensor:
+        return torch.empty(0)
+
+    def priority(self) -> int:
+        return COUNT_PRIORITY
+
+    def main_thread_only(self) -> bool:
+        return True
+
+
+class CountOverlaps(Task[OverlapStatistics]):
+    """Counts overlaps over all tensors of one plan, one tensor group in memory at a time.
+
+    ``plan`` makes the tasks of two plans differ and is all that their hashes see: hashing
+    the merges themselves at every step would make planning quadratic in their number.
+    """
+
+    plan: int
+    quiet: bool = False
+    device: str | None = None
+    _merges: tuple[ExecuteMergeMethodTask, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def over(
+        cls, merges: Sequence[ExecuteMergeMethodTask], *, quiet: bool, device: str | None
+    ) -> CountOverlaps:
+        """The counting task of one plan.
+
+        Args:
+            merges: the merge of every tensor that is written, as often as it is written.
+            quiet: no progress bar.
+            device: to count on; by default the one that the executor computes on.
+        """
+        task = cls(plan=next(_plan_numbers), quiet=quiet, device=device)
+        # In the order in which mergekit will load them again.
+        task._merges = tuple(sorted(merges, key=lambda merge: merge.group_label() or ""))
+        return task
+
+    def arguments(self) -> dict[str, Task]:
+        return {"anchor": ComputeDevice()}
+
+    def uses_accelerator(self) -> bool:
+        return True
+
+    def priority(self) -> int:
+        return COUNT_PRIORITY
+
+    def main_thread_only(self) -> bool:
+        return True
+
+    def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:
+        device = torch.device(self.device) if self.device else anchor.device
+        tokenizers: dict[Task, Any] = {}
+        counted: list[TensorOverlap] = []
+        for merge in tqdm.tqdm(
+            self._merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
+        ):
+            tensors = _load(merge.gather_tensors, tokenizers)
+            counts = _count(merge, tensors, device)
+            if counts is not None:
+                counted.append(counts)
+            del tensors
+        statistics = OverlapStatistics(tensors=tuple(counted))
+        _log_agents(statistics, self._merges)
+        return statistics
+
+
+class RamMergeTask(ExecuteMergeMethodTask):
+    """mergekit's merge of one tensor, with the rescale factors of the whole model."""
+
+    statistics: CountOverlaps | None = None
+
+    def arguments(self) -> dict[str, Task]:
+        arguments = super().arguments()
+        if self.statistics is not None:
+            arguments["statistics"] = self.statistics
+        return arguments
+
+    def execute(
+        self,
+        tensors: dict[ModelReference, torch.Tensor],
+        statistics: OverlapStatistics | None = None,
+        **_: Any,
+    ) -> torch.Tensor | None:
+        _check_base_present(self, tensors)
+        if statistics is None:
+            return super().execute(tensors)
+        rescaled = self.model_copy(update={"input_parameters": self._rescaled(statistics, tensors)})
+        return ExecuteMergeMethodTask.execute(rescaled, tensors)
+
+    def _rescaled(
+        self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
+    ) -> ImmutableMap[ModelReference, ImmutableMap[str, Any]]:
+        """The agents' parameters with every λ_t filled in."""
+        if not _is_floating(tensors):
+            return self.input_parameters
+        agents = [model for model in tensors if model != self.base_model]
+        settings = with_rescale(_settings(self, agents), statistics)
+        return ImmutableMap(
+            {
+                agent: ImmutableMap(
+                    {**self.input_parameters[agent], "rescale": settings["rescale"][agent]}
+                )
+                for agent in agents
+            }
+        )
+
+
+def plan_merges(
+    merges: Sequence[ExecuteMergeMethodTask],
+    *,
+    quiet: bool = False,
+    device: str | None = None,
+) -> list[RamMergeTask]:
+    """Turn one plan's merges into tasks that know the whole model.
+
+    Args:
+        merges: every merge of the plan, its ``out_dtype`` already the one that is written.
+        quiet: no progress bar in the counting pass.
+        device: to count on; by default the one that the executor computes on.
+
+    Returns:
+        The merges in the same order, joined by one counting task where a λ_t is needed.
+    """
+    statistics = None
+    if any(needs_counting(_settings(merge, _agents(merge))) for merge in merges):
+        statistics = CountOverlaps.over(merges, quiet=quiet, device=device)
+    return [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+
+
+def _load(task: Task, tokenizers: dict[Task, Any]) -> Any:
+    """Run mergekit's own loading tasks for one tensor, keeping nothing but tokenizers."""
+    if task in tokenizers:
+        return tokenizers[task]
+    arguments = {name: _load(argument, tokenizers) for name, argument in task.arguments().items()}
+    value = task.execute(**arguments)
+    if isinstance(task, BuildTokenizer):
+        tokenizers[task] = value
+    return value
+
+
+def _count(
+    merge: ExecuteMergeMethodTask,
+    tensors: dict[ModelReference, torch.Tensor],
+    device: torch.device,
+) -> TensorOverlap | None:
+    """The counts of one merge; none where mergekit copies the tensor instead."""
+    _check_base_present(merge, tensors)
+    entries = tuple(
+        TensorEntry(id=model, tensor=tensors[model].to(device), is_base=model == merge.base_model)
+        for model in merge.model_order
+        if model in tensors
+    )
+    group = TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
+    if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
+        return None
+    group.validate_tensors()
+    agents = [entry.id for entry in group.non_base]
+    return count_group(group, _settings(merge, agents), dtype=dtype_from_name(merge.dtype))
+
+
+def _settings(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:
+    """Shared parameters by name, and those of the given agents by name and agent."""
+    method = merge_methods.get(merge.method_name)
+    per_agent = {
+        parameter.name: {agent: merge.input_parameters[agent][parameter.name] for agent in agents}
+        for parameter in method.spec.input_parameters
+    }
+    return {**dict(merge.parameters.items()), **per_agent}
+
+
+def _agents(merge: ExecuteMergeMethodTask) -> list[ModelReference]:
+    return [model for model in merge.model_order if model != merge.base_model]
+
+
+def _is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
+    return all(tensor.is_floating_point() for tensor in tensors.values())
+
+
+def _check_base_present(
+    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+) -> None:
+    if tensors.get(merge.base_model) is None:
+        holders = ", ".join(str(model) for model in tensors)
+        raise InputError(
+            f"tensor {merge.output_weight.name}: the base {merge.base_model} lacks it, while "
+            f"{holders} has it; an update of nothing is not defined. Use the base that these "
+            "agents were trained from."
+        )
+
+
+def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMethodTask]) -> None:
+    """One line per agent: what it changed, and the λ_t that follows."""
+    choices = sorted({(m.parameters["r"], m.parameters["alpha"]) for m in merges})
+    for agent in statistics.agents:
+        factors = [agent.rescale(r, alpha) for r, alpha in choices]
+        low, high = min(factors), max(factors)
+        factor = f"{low:.4f}" if low == high else f"{low:.4f} to {high:.4f}"
+        LOG.info(
+            "agent %s: density %.2f %%, shared %s, unique %s, ρ %.4g, λ %s",
+            agent_name(agent.model),
+            100 * agent.density,
+            f"{agent.shared:,}",
+            f"{agent.unique:,}",
+            agent.overlap_unique_ratio,
+            factor,
+        )
