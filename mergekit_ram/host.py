@@ -158,8 +158,9 @@ def _patch_raw_planner() -> None:
     finalize = getattr(module, "FinalizeModel", None)
     if not hasattr(module, "plan_flat_merge") or isinstance(finalize, wrapt.FunctionWrapper):
         return
-    _check(finalize is not None, "the task merge_raw_pytorch.FinalizeModel")
     _check_task_fields()
+    if not callable(finalize):
+        raise _mismatch("the task merge_raw_pytorch.FinalizeModel")
     _replace(module, "FinalizeModel", wrapt.FunctionWrapper(finalize, _finalize_raw))
 
 
@@ -206,11 +207,15 @@ def _check_version() -> None:
 
 def _check(holds: bool, what: str) -> None:
     if not holds:
-        raise HostError(
-            f"mergekit-ram {_version('mergekit-ram')} does not find {what} in mergekit "
-            f"{_version('mergekit')} as it knows it, and changes nothing. Install a matching "
-            "pair of versions."
-        )
+        raise _mismatch(what)
+
+
+def _mismatch(what: str) -> HostError:
+    return HostError(
+        f"mergekit-ram {_version('mergekit-ram')} does not find {what} in mergekit "
+        f"{_version('mergekit')} as it knows it, and changes nothing. Install a matching "
+        "pair of versions."
+    )
 
 
 def _check_task_fields() -> None:

@@ -381,7 +381,7 @@ class _Chunks:
     def _parts(self) -> Iterator[tuple[torch.Tensor, ...]]:
         if all(tensor.is_contiguous() for tensor in self._tensors):
             flat = [tensor.view(-1) for tensor in self._tensors]
-            yield from zip(*(tensor.split(self._size) for tensor in flat), strict=True)
+            yield from zip(*(torch.split(tensor, self._size) for tensor in flat), strict=True)
             return
         # Flattening a strided tensor copies it, so flatten a few rows at a time.
         rows, row_size = self._tensors[0].shape[0], self._tensors[0][0].numel()

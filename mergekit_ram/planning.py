@@ -35,13 +35,13 @@ COUNT_PRIORITY = 20_000
 _plan_numbers = itertools.count()
 
 
-class ComputeDevice(Task[torch.Tensor]):
+class ComputeDevice(Task[torch.Tensor], frozen=True):
     """An empty tensor that the executor moves to the device it computes on.
 
     Whoever takes it as an argument can see from it which device that is.
     """
 
-    def arguments(self) -> dict[str, Task]:
+    def arguments(self) -> dict[str, Task[Any]]:
         return {}
 
     def execute(self, **_: Any) -> torch.Tensor:
@@ -54,7 +54,7 @@ class ComputeDevice(Task[torch.Tensor]):
         return True
 
 
-class CountOverlaps(Task[OverlapStatistics]):
+class CountOverlaps(Task[OverlapStatistics], frozen=True):
     """Counts overlaps over all tensors of one plan, one tensor group in memory at a time.
 
     ``plan`` makes the tasks of two plans differ and is all that their hashes see: hashing
@@ -79,10 +79,11 @@ class CountOverlaps(Task[OverlapStatistics]):
         """
         task = cls(plan=next(_plan_numbers), quiet=quiet, device=device)
         # In the order in which mergekit will load them again.
-        task._merges = tuple(sorted(merges, key=lambda merge: merge.group_label() or ""))
+        ordered = tuple(sorted(merges, key=lambda merge: merge.group_label() or ""))
+        task._merges = ordered  # type: ignore[misc]  # private attributes stay writable
         return task
 
-    def arguments(self) -> dict[str, Task]:
+    def arguments(self) -> dict[str, Task[Any]]:
         return {"anchor": ComputeDevice()}
 
     def uses_accelerator(self) -> bool:
@@ -94,9 +95,9 @@ class CountOverlaps(Task[OverlapStatistics]):
     def main_thread_only(self) -> bool:
         return True
 
-    def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:
+    def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:  # type: ignore[override]
         device = torch.device(self.device) if self.device else anchor.device
-        tokenizers: dict[Task, Any] = {}
+        tokenizers: dict[Task[Any], Any] = {}
         counted: list[TensorOverlap] = []
         for merge in tqdm.tqdm(
             self._merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
@@ -111,18 +112,18 @@ class CountOverlaps(Task[OverlapStatistics]):
         return statistics
 
 
-class RamMergeTask(ExecuteMergeMethodTask):
+class RamMergeTask(ExecuteMergeMethodTask):  # type: ignore[misc]  # it is frozen at run time
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None
 
-    def arguments(self) -> dict[str, Task]:
+    def arguments(self) -> dict[str, Task[Any]]:
         arguments = super().arguments()
         if self.statistics is not None:
             arguments["statistics"] = self.statistics
         return arguments
 
-    def execute(
+    def execute(  # type: ignore[override]
         self,
         tensors: dict[ModelReference, torch.Tensor],
         statistics: OverlapStatistics | None = None,
@@ -140,7 +141,7 @@ class RamMergeTask(ExecuteMergeMethodTask):
         """The agents' parameters with every λ_t filled in."""
         if not _is_floating(tensors):
             return self.input_parameters
-        agents = [model for model in tensors if model != self.base_model]
+        agents = [model for model in _agents(self) if model in tensors]
         settings = with_rescale(_settings(self, agents), statistics)
         return ImmutableMap(
             {
@@ -174,7 +175,7 @@ def plan_merges(
     return [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
 
 
-def _load(task: Task, tokenizers: dict[Task, Any]) -> Any:
+def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
     """Run mergekit's own loading tasks for one tensor, keeping nothing but tokenizers."""
     if task in tokenizers:
         return tokenizers[task]
@@ -201,7 +202,7 @@ def _count(
     if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
         return None
     group.validate_tensors()
-    agents = [entry.id for entry in group.non_base]
+    agents = [model for model in _agents(merge) if model in tensors]
     return count_group(group, _settings(merge, agents), dtype=dtype_from_name(merge.dtype))
 
 
@@ -226,7 +227,7 @@ def _is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
 def _check_base_present(
     merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
 ) -> None:
-    if tensors.get(merge.base_model) is None:
+    if merge.base_model is None or merge.base_model not in tensors:
         holders = ", ".join(str(model) for model in tensors)
         raise InputError(
             f"tensor {merge.output_weight.name}: the base {merge.base_model} lacks it, while "
