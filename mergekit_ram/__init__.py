@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
 
 if TYPE_CHECKING:
@@ -55,4 +56,4 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-install()
+_autoload()

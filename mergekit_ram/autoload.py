@@ -1,34 +1,45 @@
 """How the plugin gets into a process: torch calls :func:`autoload` at the end of its import.
 
-Only the standard library and wrapt are imported here. mergekit is touched when, and only
-when, the process imports it.
+Only the standard library and wrapt are imported here. When, and only when, the process has
+imported mergekit's registry of methods, the two functions that everybody asks it by are
+wrapped; the first question brings in the rest. By then no module is half imported, whichever
+the process imported first.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 DISABLE_VARIABLE = "MERGEKIT_RAM_DISABLE"
-REGISTRY_MODULE = "mergekit.merge_methods.registry"
-METHOD_NAMES = ("ram", "ram_plus")
+METHOD_NAMES = frozenset({"ram", "ram_plus"})
 
-_hooked = False
+PACKAGE = "mergekit.merge_methods"
+REGISTRY_MODULE = "mergekit.merge_methods.registry"
+REGISTRY_FUNCTIONS = ("get", "registered_methods")
+
+LOG = logging.getLogger("mergekit_ram")
+
+_hook_registered = False
 _wanted = False
+_undo: list[Callable[[], None]] = []
+_failure: Exception | None = None
 
 
 def autoload() -> None:
     """The entry point in the group ``torch.backends``.
 
-    An exception here would make ``import torch`` fail, so one is logged and swallowed: the
-    methods are then missing in mergekit, and ``import mergekit_ram`` says why.
+    An exception here would make ``import torch`` fail, so it becomes a warning.
     """
     try:
         install()
     except Exception:
-        logging.getLogger("mergekit_ram").warning("could not be switched on", exc_info=True)
+        LOG.warning("mergekit-ram could not be switched on", exc_info=True)
 
 
 def disabled() -> bool:
@@ -44,59 +55,72 @@ def install() -> bool:
     Returns:
         Whether the plugin is on; it is not where ``MERGEKIT_RAM_DISABLE=1`` is set.
     """
-    global _hooked, _wanted
+    global _hook_registered, _wanted
     if disabled():
         return False
     _wanted = True
-    if not _hooked:
+    if not _hook_registered:
         import wrapt
 
-        # Set first: with mergekit imported already, the hook runs inside this call.
-        _hooked = True
-        wrapt.register_post_import_hook(_on_registry_imported, REGISTRY_MODULE)
-    else:
-        _install_now()
+        wrapt.register_post_import_hook(_wrap_registry, REGISTRY_MODULE)
+        _hook_registered = True
+    elif REGISTRY_MODULE in sys.modules:
+        _wrap_registry(sys.modules[REGISTRY_MODULE])
     return True
 
 
 def uninstall() -> None:
     """Undo :func:`install`: mergekit has its own methods again, and its own planners."""
-    global _wanted
-    _wanted = False
-    import sys
-
+    global _wanted, _failure
+    _wanted, _failure = False, None
     host = sys.modules.get("mergekit_ram.host")
     if host is not None:
         host.uninstall()
+    while _undo:
+        _undo.pop()()
 
 
-def _install_now() -> None:
-    import sys
+def _wrap_registry(registry: ModuleType) -> None:
+    if not _wanted or _undo:
+        return
+    import wrapt
 
-    registry = sys.modules.get(REGISTRY_MODULE)
-    if registry is not None:
-        _on_registry_imported(registry)
+    package = sys.modules.get(PACKAGE)
+    for name in REGISTRY_FUNCTIONS:
+        function = getattr(registry, name)
+        wrapped = wrapt.FunctionWrapper(function, _answer)
+        # While the package is still being imported it takes the wrapped function by itself.
+        for owner in (registry, package):
+            if getattr(owner, name, None) is function:
+                setattr(owner, name, wrapped)
+        _undo.append(partial(_restore, name, function))
 
 
-def _on_registry_imported(registry: ModuleType) -> None:
-    if not _wanted:
+def _restore(name: str, function: Any) -> None:
+    for module in (PACKAGE, REGISTRY_MODULE):
+        setattr(sys.modules[module], name, function)
+
+
+def _answer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Answer a question to the registry after our methods and planners are in place."""
+    asked = METHOD_NAMES.intersection((*args, *kwargs.values()))
+    _bring_in(planners=bool(asked))
+    if asked and _failure is not None:
+        # mergekit's own `ram` is another formula: no answer is better than that one.
+        raise _failure
+    return wrapped(*args, **kwargs)
+
+
+def _bring_in(*, planners: bool) -> None:
+    global _failure
+    if _failure is not None:
         return
     try:
         from mergekit_ram import host
 
-        host.install(registry)
+        host.register(sys.modules[REGISTRY_MODULE])
+        if planners:
+            host.patch_planners()
     except Exception as error:
-        # mergekit's other methods still work. Ours must not: its own `ram` is another formula.
-        logging.getLogger("mergekit_ram").warning("%s", error)
-        _refuse(registry, error)
-
-
-def _refuse(registry: ModuleType, error: Exception) -> None:
-    import wrapt
-
-    def get(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        if {*args, *kwargs.values()} & set(METHOD_NAMES):
-            raise error
-        return wrapped(*args, **kwargs)
-
-    registry.get = wrapt.FunctionWrapper(registry.get, get)  # type: ignore[attr-defined]
+        _failure = error
+        LOG.warning("%s", error)

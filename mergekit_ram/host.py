@@ -1,15 +1,14 @@
 """Where the plugin enters mergekit: the only file that touches its private names.
 
-Two steps. When mergekit's registry of methods has been imported, :func:`install` puts ours in
-it and wraps its ``get``. When ``get`` hands out one of our methods, the planners that are
-loaded by then are patched. Every planner asks ``get`` for its method before it plans, and at
-that time its module is complete, whatever the process imported first.
+:func:`register` puts our methods into the table of methods when that is first asked, and
+:func:`patch_planners` patches the planners that are loaded when one of ours is asked for.
+Every planner asks before it plans, and at that time its module is complete, whatever the
+process imported first.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import logging
 import sys
 from collections.abc import Callable
@@ -27,7 +26,6 @@ LOG = logging.getLogger("mergekit_ram")
 OLDEST_MERGEKIT = (0, 1, 5)
 FIRST_UNKNOWN_MERGEKIT = (0, 2)
 
-PACKAGE = "mergekit.merge_methods"
 PLANNER_MODULE = "mergekit.plan"
 RAW_PLANNER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 
@@ -49,8 +47,8 @@ TASK_FIELDS = frozenset(
 _undo: list[Callable[[], None]] = []
 
 
-def install(registry: ModuleType) -> None:
-    """Register our methods in mergekit's registry; a second call changes nothing.
+def register(registry: ModuleType) -> None:
+    """Put our methods into mergekit's table; a second call changes nothing.
 
     Raises:
         HostError: mergekit's version or what is found in it is not what this version knows.
@@ -58,15 +56,22 @@ def install(registry: ModuleType) -> None:
     if _undo:
         return
     _check_version()
-    _check(isinstance(getattr(registry, "_METHODS", None), dict), "the table registry._METHODS")
-    _check(_takes(getattr(registry, "get", None), "name"), "the function registry.get(name)")
-    _register(registry, RamMerge())
-    _register(registry, RamPlusMerge())
-    _replace(registry, "get", wrapt.FunctionWrapper(registry.get, _get))
-    package = sys.modules.get(PACKAGE)
-    # While the package is still being imported it takes the wrapped function by itself.
-    if package is not None and hasattr(package, "get"):
-        _replace(package, "get", registry.get)
+    table = getattr(registry, "_METHODS", None)
+    if not isinstance(table, dict):
+        raise _mismatch("the table registry._METHODS")
+    for method in (RamMerge(), RamPlusMerge()):
+        _undo.append(_restorer(table, method.spec.name))
+        table[method.spec.name] = method
+
+
+def patch_planners() -> None:
+    """Make the planners that are loaded plan our methods as a whole.
+
+    Raises:
+        HostError: a planner does not look as this version knows it.
+    """
+    _patch_planner()
+    _patch_raw_planner()
 
 
 def uninstall() -> None:
@@ -75,23 +80,16 @@ def uninstall() -> None:
         _undo.pop()()
 
 
-def installed() -> bool:
-    """Whether this process's mergekit uses our methods."""
-    return bool(_undo)
-
-
-def _register(registry: ModuleType, method: MergeMethod) -> None:
-    table, name = registry._METHODS, method.spec.name
+def _restorer(table: dict[str, MergeMethod], name: str) -> Callable[[], None]:
     before = table.get(name)
 
-    def undo() -> None:
+    def restore() -> None:
         if before is None:
             del table[name]
         else:
             table[name] = before
 
-    table[name] = method
-    _undo.append(undo)
+    return restore
 
 
 def _replace(owner: Any, name: str, value: Any) -> None:
@@ -100,19 +98,9 @@ def _replace(owner: Any, name: str, value: Any) -> None:
     _undo.append(lambda: setattr(owner, name, before))
 
 
-def _get(wrapped: Callable[..., MergeMethod], instance: Any, args: Any, kwargs: Any) -> MergeMethod:
-    method = wrapped(*args, **kwargs)
-    if isinstance(method, RamMerge):
-        _patch_planner()
-        _patch_raw_planner()
-    return method
-
-
 def _patch_planner() -> None:
     planner = getattr(sys.modules.get(PLANNER_MODULE), "MergePlanner", None)
-    if planner is None or isinstance(
-        inspect.getattr_static(planner, "_plan"), wrapt.FunctionWrapper
-    ):
+    if planner is None or isinstance(vars(planner).get("_plan"), wrapt.FunctionWrapper):
         return
     for name in PLANNER_ATTRIBUTES:
         _check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
@@ -223,10 +211,6 @@ def _check_task_fields() -> None:
 
     missing = TASK_FIELDS - set(ExecuteMergeMethodTask.model_fields)
     _check(not missing, f"the fields {sorted(missing)} of ExecuteMergeMethodTask")
-
-
-def _takes(function: Any, *names: str) -> bool:
-    return callable(function) and list(inspect.signature(function).parameters) == list(names)
 
 
 def _version(distribution: str) -> str:

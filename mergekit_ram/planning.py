@@ -112,7 +112,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         return statistics
 
 
-class RamMergeTask(ExecuteMergeMethodTask):  # type: ignore[misc]  # it is frozen at run time
+class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[misc]
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None

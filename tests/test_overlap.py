@@ -64,9 +64,7 @@ def test_sums_run_over_all_tensors_and_over_agents_by_name(rows):
             TensorOverlap(
                 name=str(number),
                 numel=7,
-                agents=tuple(
-                    AgentCounts(model=m, overlap_degree=tuple(d)) for m, d in row.items()
-                ),
+                agents=tuple(AgentCounts(model=m, overlap_degree=tuple(d)) for m, d in row.items()),
             )
             for number, row in enumerate(rows)
         )
