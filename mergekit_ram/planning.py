@@ -102,7 +102,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         for merge in tqdm.tqdm(
             self._merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
         ):
-            tensors = _load(merge.gather_tensors, tokenizers)
+            tensors = _present(_load(merge.gather_tensors, tokenizers))
             counts = _count(merge, tensors, device)
             if counts is not None:
                 counted.append(counts)
@@ -125,15 +125,16 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
 
     def execute(  # type: ignore[override]
         self,
-        tensors: dict[ModelReference, torch.Tensor],
+        tensors: dict[ModelReference, torch.Tensor | None],
         statistics: OverlapStatistics | None = None,
         **_: Any,
     ) -> torch.Tensor | None:
-        _check_base_present(self, tensors)
+        present = _present(tensors)
+        _check_base_present(self, present)
         if statistics is None:
-            return super().execute(tensors)
-        rescaled = self.model_copy(update={"input_parameters": self._rescaled(statistics, tensors)})
-        return ExecuteMergeMethodTask.execute(rescaled, tensors)
+            return super().execute(present)
+        rescaled = self.model_copy(update={"input_parameters": self._rescaled(statistics, present)})
+        return ExecuteMergeMethodTask.execute(rescaled, present)
 
     def _rescaled(
         self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
@@ -184,6 +185,13 @@ def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
     if isinstance(task, BuildTokenizer):
         tokenizers[task] = value
     return value
+
+
+def _present(
+    tensors: dict[ModelReference, torch.Tensor | None],
+) -> dict[ModelReference, torch.Tensor]:
+    """Without the models that lack the tensor; some of mergekit's tasks list them with None."""
+    return {model: tensor for model, tensor in tensors.items() if tensor is not None}
 
 
 def _count(
