@@ -1,0 +1,172 @@
+"""Reinforcement learning of one agent: GRPO on one task, in a fixed random part of the weights."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from accuracy import greedy_accuracy
+from datasets import Dataset
+from model import load
+from tasks import TASKS, is_right, training_prompts, validation_prompts
+from tqdm import tqdm
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from trl import GRPOConfig, GRPOTrainer
+
+PROMPTS_PER_STEP = 24
+SAMPLES_PER_PROMPT = 8
+MAX_COMPLETION_TOKENS = 10
+VALIDATION_SIZE = 500
+STEPS_BETWEEN_VALIDATIONS = 10
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between the agents: the task, the share of weights it may move, the pace."""
+
+    task: str
+    trained_share: float
+    learning_rate: float
+    target: float
+
+
+@dataclass
+class History:
+    """Mean reward of every step, and greedy validation accuracy by step."""
+
+    rewards: list[float] = field(default_factory=list)
+    validation: dict[int, float] = field(default_factory=dict)
+
+
+def train_agent(
+    base: Path, recipe: Recipe, max_steps: int, seed: int
+) -> tuple[dict[str, torch.Tensor], History]:
+    """Train one agent from the saved base; return its float32 weights and how training went."""
+    model, tokenizer = load(base)
+    restrict_training(model, recipe.trained_share, seed)
+    history = History()
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = GRPOTrainer(
+            model=model,
+            reward_funcs=verifiable_reward,
+            args=_settings(recipe, max_steps, seed, scratch),
+            train_dataset=_prompt_dataset(recipe.task, max_steps, seed),
+            processing_class=tokenizer,
+            callbacks=[StopWhenSkilled(recipe, tokenizer, history, max_steps)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return model.state_dict(), history
+
+
+def restrict_training(model: PreTrainedModel, share: float, seed: int) -> None:
+    """Let only a random ``share`` of the weights get gradients, the same one for the whole run.
+
+    Without weight decay, AdamW leaves a weight whose gradient is always zero exactly as it was.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        mask = (torch.rand(parameter.shape, generator=generator) < share).to(parameter.dtype)
+        parameter.register_hook(mask.mul)
+
+
+def verifiable_reward(prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
+    """Reward 1 for exactly the right answer and 0 for anything else."""
+    return [float(is_right(p, c)) for p, c in zip(prompts, completions, strict=True)]
+
+
+def _prompt_dataset(task: str, steps: int, seed: int) -> Dataset:
+    prompts = training_prompts(TASKS[task], Random(seed))
+    return Dataset.from_dict({"prompt": list(islice(prompts, steps * PROMPTS_PER_STEP))})
+
+
+def _settings(recipe: Recipe, max_steps: int, seed: int, scratch: str) -> GRPOConfig:
+    return GRPOConfig(
+        output_dir=scratch,
+        seed=seed,
+        max_steps=max_steps,
+        per_device_train_batch_size=PROMPTS_PER_STEP * SAMPLES_PER_PROMPT,
+        num_generations=SAMPLES_PER_PROMPT,
+        max_completion_length=MAX_COMPLETION_TOKENS,
+        temperature=1.0,
+        beta=0.0,  # no penalty for leaving the base
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type="constant",
+        weight_decay=0.0,  # decay would move the weights that must stay as they are
+        bf16=False,  # float32 master weights; they are rounded once, when the agent is saved
+        gradient_checkpointing=False,
+        use_cpu=True,
+        dataloader_pin_memory=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,  # StopWhenSkilled shows a bar of its own
+    )
+
+
+class StopWhenSkilled(TrainerCallback):
+    """Record rewards, validate now and then, and stop once the agent masters its task."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        tokenizer: PreTrainedTokenizerBase,
+        history: History,
+        max_steps: int,
+    ) -> None:
+        """Draw the validation prompts and open the progress bar."""
+        self.target = recipe.target
+        self.tokenizer = tokenizer
+        self.history = history
+        self.prompts: Sequence[str] = validation_prompts(TASKS[recipe.task], VALIDATION_SIZE)
+        self.progress = tqdm(total=max_steps, desc=f"{recipe.task}: GRPO", unit="step")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Keep the mean reward of the step that was just logged."""
+        if logs and "reward" in logs:
+            self.history.rewards.append(round(float(logs["reward"]), 4))
+            self.progress.set_postfix(reward=f"{logs['reward']:.2f}", refresh=False)
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel | None = None,
+        **_: Any,
+    ) -> None:
+        """Validate every few steps and ask the trainer to stop at the target."""
+        self.progress.update()
+        if model is None or state.global_step % STEPS_BETWEEN_VALIDATIONS:
+            return
+        accuracy = greedy_accuracy(model, self.tokenizer, self.prompts)
+        self.history.validation[state.global_step] = accuracy
+        self.progress.write(f"step {state.global_step}: validation accuracy {accuracy:.3f}")
+        control.should_training_stop |= accuracy >= self.target
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Close the bar at the step where training stopped."""
+        self.progress.close()
