@@ -1,0 +1,120 @@
+"""What the README shows is run again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from models import read_weights
+from reference import same_bits
+
+from mergekit_ram import RamPlusMerge
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """The contents of the README's fenced blocks of one language."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+    return [content for name, content in fenced if name == language]
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def merges(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with both merges as the README makes them, and what the command printed."""
+    folder = tmp_path_factory.mktemp("readme")
+    (line,) = (command for command in commands() if "mergekit-yaml" in command)
+    words = shlex.split(line.split("&&")[-1])
+    assert words == ["mergekit-yaml", "-v", "examples/yaml/ram_plus.yml", "./merged"]
+    printed = ""
+    for recipe, out in (("ram", "merged-ram"), ("ram_plus", "merged")):
+        command = [sys.executable, "-m", "mergekit.scripts.run_yaml", "-v"]
+        result = subprocess.run(
+            [*command, f"examples/yaml/{recipe}.yml", str(folder / out)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        )
+        printed = result.stderr
+    return folder, printed
+
+
+def test_the_recipe_is_the_one_that_the_command_runs():
+    (recipe,) = blocks("yaml")
+    shown = yaml.safe_load(recipe)
+    run = yaml.safe_load((ROOT / "examples" / "yaml" / "ram_plus.yml").read_text())
+    defaults = {p.name: p.default for p in RamPlusMerge.spec.parameters}
+    assert run.pop("parameters").items() <= defaults.items()
+    assert shown == run
+
+
+def test_the_log_lines_are_those_of_the_command(merges):
+    shown = [line for line in README.splitlines() if line.startswith("INFO:mergekit_ram:")]
+    assert len(shown) == 3
+    _, printed = merges
+    assert [line for line in printed.splitlines() if line.startswith("INFO:mergekit_ram:")] == shown
+
+
+def test_the_accuracies_are_those_of_the_models(merges):
+    folder, _ = merges
+    header, *rows = next(block for block in blocks("") if block.startswith("model ")).splitlines()
+    shown = {row.split()[0]: [float(cell) for cell in row.split()[1:]] for row in rows}
+    paths = [name if name.startswith("examples") else str(folder / name) for name in shown]
+    result = subprocess.run(
+        [sys.executable, "examples/agents/evaluate.py", *paths],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed_header, *printed = result.stdout.splitlines()
+    assert printed_header.split() == header.split()
+    for row, (name, figures) in zip(printed, shown.items(), strict=True):
+        path, *cells = row.split()
+        assert path.endswith(name)
+        # Processors may break a tie between two tokens differently, in a prompt or two.
+        assert [float(cell) for cell in cells] == pytest.approx(figures, abs=0.005)
+
+
+def test_the_merges_are_two_different_models(merges):
+    folder, _ = merges
+    ram, plus = read_weights(folder / "merged-ram"), read_weights(folder / "merged")
+    assert any(not same_bits(ram[name], plus[name]) for name in ram)
+
+
+def test_the_python_example_prints_what_its_comment_says():
+    (code,) = blocks("python")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == code.strip().splitlines()[-1].split("#")[1].strip(), (
+        result.stderr
+    )
+
+
+def test_the_parameter_table_is_that_of_the_methods():
+    rows = re.findall(r"^\| `(\w+)`( \(per model\))? \| (\S+) \| (\S+) \|", README, re.MULTILINE)
+    shown = {name: (bool(per_model), default) for name, per_model, _, default in rows}
+    specs = {p.name: p for p in RamPlusMerge.spec.parameters}
+    assert shown.keys() == specs.keys()
+    for name, (per_model, default) in shown.items():
+        assert per_model == (specs[name].scope.value == "non_base")
+        assert default == "computed" or float(default) == specs[name].default
+
+
+def test_ci_runs_the_readmes_test_command():
+    (line,) = (command for command in commands() if command.endswith("pytest"))
+    script = (ROOT / ".ci" / "run").read_text()
+    for part in line.split(" && ")[2:]:
+        assert part.removeprefix("pip install ") in script
