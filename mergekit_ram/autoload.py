@@ -22,6 +22,7 @@ METHOD_NAMES = frozenset({"ram", "ram_plus"})
 PACKAGE = "mergekit.merge_methods"
 REGISTRY_MODULE = "mergekit.merge_methods.registry"
 REGISTRY_FUNCTIONS = ("get", "registered_methods")
+MERGE_MODULE = "mergekit.merge"
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -62,10 +63,13 @@ def install() -> bool:
     if not _hook_registered:
         import wrapt
 
-        wrapt.register_post_import_hook(_wrap_registry, REGISTRY_MODULE)
+        for module, hook in _HOOKS.items():
+            wrapt.register_post_import_hook(hook, module)
         _hook_registered = True
-    elif REGISTRY_MODULE in sys.modules:
-        _wrap_registry(sys.modules[REGISTRY_MODULE])
+    else:
+        for module, hook in _HOOKS.items():
+            if module in sys.modules:
+                hook(sys.modules[module])
     return True
 
 
@@ -124,3 +128,20 @@ def _bring_in(*, planners: bool) -> None:
     except Exception as error:
         _failure = error
         LOG.warning("%s", error)
+
+
+def _guard_merge(merge: ModuleType) -> None:
+    """``run_merge`` opens the models before it asks for a method, so it is met on its own.
+
+    It is not there while its module is half imported: then the planner checks, later.
+    """
+    if not _wanted or not hasattr(merge, "run_merge"):
+        return
+    _bring_in(planners=False)
+    if _failure is None:
+        from mergekit_ram import host
+
+        host.check_before_loading(merge)
+
+
+_HOOKS = {REGISTRY_MODULE: _wrap_registry, MERGE_MODULE: _guard_merge}

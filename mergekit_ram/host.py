@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import sys
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,8 @@ from typing import Any
 import wrapt
 from mergekit.merge_methods.base import MergeMethod
 
-from mergekit_ram.errors import HostError
+from mergekit_ram.autoload import METHOD_NAMES
+from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 
 LOG = logging.getLogger("mergekit_ram")
@@ -45,6 +47,7 @@ TASK_FIELDS = frozenset(
 )
 
 _undo: list[Callable[[], None]] = []
+_output_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def register(registry: ModuleType) -> None:
@@ -72,6 +75,17 @@ def patch_planners() -> None:
     """
     _patch_planner()
     _patch_raw_planner()
+
+
+def check_before_loading(merge_module: ModuleType) -> None:
+    """Make ``run_merge`` check the models of our methods before it opens any of them."""
+    architecture = getattr(merge_module, "get_architecture_info", None)
+    if callable(architecture) and not isinstance(architecture, wrapt.FunctionWrapper):
+        _replace(
+            merge_module,
+            "get_architecture_info",
+            wrapt.FunctionWrapper(architecture, _architecture),
+        )
 
 
 def uninstall() -> None:
@@ -106,6 +120,7 @@ def _patch_planner() -> None:
         _check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
     _check_task_fields()
     _replace(planner, "_plan", wrapt.FunctionWrapper(planner._plan, _plan))
+    _replace(planner, "plan_to_disk", wrapt.FunctionWrapper(planner.plan_to_disk, _plan_to_disk))
 
 
 def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> None:
@@ -117,18 +132,50 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     wrapped(*args, **kwargs)
     if not isinstance(planner._method, RamMerge):
         return
-    from mergekit_ram.planning import plan_merges
+    from mergekit_ram import planning, preflight
 
     _log_ownership(planner._method)
+    preflight.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    merges = plan_merges(
-        merges, quiet=planner.options.quiet, device=_counting_device(planner.options)
+    merges = planning.plan_merges(
+        merges,
+        quiet=planner.options.quiet,
+        device=_counting_device(planner.options),
+        ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
     )
+    _output_sizes[planner] = preflight.check_merges(merges)
     planner._tensors = list(zip(weights, merges, strict=True))
+
+
+def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
+    """Check the output folder before the long passes; mergekit makes it when it writes."""
+    tasks = wrapped(*args, **kwargs)
+    if planner in _output_sizes:
+        from mergekit_ram import preflight
+
+        out_path = args[0] if args else kwargs["out_path"]
+        preflight.check_output(out_path, _output_sizes.pop(planner))
+    return tasks
+
+
+def _architecture(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
+    config = kwargs.get("config", args[0] if args else None)
+    if config is None or config.merge_method not in METHOD_NAMES:
+        return wrapped(*args, **kwargs)
+    from mergekit_ram import preflight
+
+    preflight.check_models(sorted(config.referenced_models(), key=str))
+    try:
+        return wrapped(*args, **kwargs)
+    except RuntimeError as error:
+        models = ", ".join(sorted(map(str, config.referenced_models())))
+        raise InputError(
+            f"the models {models} do not fit together: {error}. {preflight.ARCHITECTURE_REMEDY}"
+        ) from None
 
 
 def _counting_device(options: Any) -> str | None:
@@ -157,12 +204,13 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     saves = kwargs["tensor_save_tasks"]
     merges = [save.tensor_task for save in saves]
     if merges and isinstance(_method_of(merges[0]), RamMerge):
-        from mergekit_ram.planning import plan_merges
+        from mergekit_ram import planning, preflight
 
         _log_ownership(_method_of(merges[0]))
+        preflight.check_output(kwargs["writer_task"].out_path, preflight.check_merges(merges))
         saves[:] = [
             save.model_copy(update={"tensor_task": merge})
-            for save, merge in zip(saves, plan_merges(merges), strict=True)
+            for save, merge in zip(saves, planning.plan_merges(merges), strict=True)
         ]
     return wrapped(*args, **kwargs)
 

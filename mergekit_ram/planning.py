@@ -23,14 +23,17 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer
 from pydantic import PrivateAttr
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.methods import agent_name, count_group, needs_counting, with_rescale
-from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.methods import count_group, needs_counting, with_rescale
+from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.preflight import lacking_base
 
 LOG = logging.getLogger("mergekit_ram")
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
+
+SUSPICIOUS_DENSITY = 0.95
+"""Share of changed parameters above which an agent is hardly one of this base."""
 
 _plan_numbers = itertools.count()
 
@@ -159,6 +162,7 @@ def plan_merges(
     *,
     quiet: bool = False,
     device: str | None = None,
+    ties_embeddings: bool = False,
 ) -> list[RamMergeTask]:
     """Turn one plan's merges into tasks that know the whole model.
 
@@ -166,14 +170,25 @@ def plan_merges(
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
         quiet: no progress bar in the counting pass.
         device: to count on; by default the one that the executor computes on.
+        ties_embeddings: the merged model takes its output embedding from its input embedding,
+            so a stored copy of it is merged and not counted again.
 
     Returns:
         The merges in the same order, joined by one counting task where a λ_t is needed.
     """
     statistics = None
     if any(needs_counting(_settings(merge, _agents(merge))) for merge in merges):
-        statistics = CountOverlaps.over(merges, quiet=quiet, device=device)
+        counted = _without_copies(merges) if ties_embeddings else merges
+        statistics = CountOverlaps.over(counted, quiet=quiet, device=device)
     return [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+
+
+def _without_copies(
+    merges: Sequence[ExecuteMergeMethodTask],
+) -> list[ExecuteMergeMethodTask]:
+    """Without the weights that are tied to another one of the same plan."""
+    names = {merge.output_weight.name for merge in merges}
+    return [m for m in merges if names.isdisjoint(m.output_weight.tied_names or ())]
 
 
 def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
@@ -236,12 +251,7 @@ def _check_base_present(
     merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
 ) -> None:
     if merge.base_model is None or merge.base_model not in tensors:
-        holders = ", ".join(str(model) for model in tensors)
-        raise InputError(
-            f"tensor {merge.output_weight.name}: the base {merge.base_model} lacks it, while "
-            f"{holders} has it; an update of nothing is not defined. Use the base that these "
-            "agents were trained from."
-        )
+        raise lacking_base(merge, tensors)
 
 
 def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMethodTask]) -> None:
@@ -253,10 +263,26 @@ def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMeth
         factor = f"{low:.4f}" if low == high else f"{low:.4f} to {high:.4f}"
         LOG.info(
             "agent %s: density %.2f %%, shared %s, unique %s, ρ %.4g, λ %s",
-            agent_name(agent.model),
+            agent.model,
             100 * agent.density,
             f"{agent.shared:,}",
             f"{agent.unique:,}",
             agent.overlap_unique_ratio,
             factor,
+        )
+        _warn_of(agent)
+
+
+def _warn_of(agent: AgentOverlap) -> None:
+    if agent.active == 0:
+        LOG.warning(
+            "agent %s equals the base within epsilon everywhere and contributes nothing",
+            agent.model,
+        )
+    elif agent.density > SUSPICIOUS_DENSITY:
+        LOG.warning(
+            "agent %s differs from the base in %.1f %% of all parameters: it was not trained "
+            "from this base, or not by sparse updates",
+            agent.model,
+            100 * agent.density,
         )

@@ -1,0 +1,137 @@
+"""What a checkpoint says about its tensors without reading them: names, shapes, dtypes.
+
+Broken files are found here, before anybody computes for hours.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mergekit.io import ShardedTensorIndex
+from safetensors import SafetensorError, safe_open
+
+from mergekit_ram.errors import InputError
+
+SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""safetensors' names of dtypes; the packed ones that torch lacks count as ``uint8``."""
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """A stored tensor's shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def as_meta(self) -> torch.Tensor:
+        """A tensor without data, for code that works out shapes."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+def find_index(folder: str, model: str) -> ShardedTensorIndex:
+    """The index of a local checkpoint's tensors.
+
+    Args:
+        folder: of a Hugging Face model.
+        model: what to call it in errors.
+
+    Raises:
+        InputError: there are no weights, or the index cannot be read.
+    """
+    try:
+        return ShardedTensorIndex.from_disk(folder)
+    except (RuntimeError, KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+        raise _broken(model, folder, error) from None
+
+
+def read_headers(index: ShardedTensorIndex, model: str) -> dict[str, TensorHeader]:
+    """All tensors that a checkpoint holds, by name.
+
+    Raises:
+        InputError: a file is missing, empty, truncated, or lacks what the index promises.
+    """
+    headers: dict[str, TensorHeader] = {}
+    for shard in index.shards:
+        path = Path(index.base_path) / shard.filename
+        found = _read_shard(path, index.is_safetensors, model)
+        missing = [name for name in shard.contained_keys if name not in found]
+        if missing:
+            raise _broken(model, path, f"its index promises tensor {missing[0]}")
+        headers.update(found)
+    return headers
+
+
+def check_checkpoint(folder: str, model: str) -> None:
+    """Check every file of a local model, reading headers only.
+
+    Raises:
+        InputError: naming model and file, or the quantisation of its weights.
+    """
+    config = Path(folder) / "config.json"
+    if config.is_file():
+        _refuse_quantised(config, model)
+    read_headers(find_index(folder, model), model)
+
+
+def _refuse_quantised(config: Path, model: str) -> None:
+    try:
+        settings: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise _broken(model, config, error) from None
+    quantisation = settings.get("quantization_config")
+    if quantisation:
+        method = dict(quantisation).get("quant_method", "unknown")
+        raise InputError(
+            f"model {model}: its weights are quantised (quantization_config in {config}: "
+            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
+        )
+
+
+def _read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, TensorHeader]:
+    if not path.is_file():
+        raise _broken(model, path, "the file is missing")
+    if path.stat().st_size == 0:
+        raise _broken(model, path, "the file is empty")
+    try:
+        return _read_safetensors(path) if is_safetensors else _read_pickle(path)
+    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError) as error:
+        raise _broken(model, path, error) from None
+
+
+def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
+    headers = {}
+    with safe_open(path, framework="pt") as shard:
+        for name in shard.keys():  # noqa: SIM118  # the handle is no mapping
+            stored = shard.get_slice(name)
+            dtype = SAFETENSORS_DTYPES.get(stored.get_dtype(), torch.uint8)
+            headers[name] = TensorHeader(tuple(stored.get_shape()), dtype)
+    return headers
+
+
+def _read_pickle(path: Path) -> dict[str, TensorHeader]:
+    tensors = torch.load(path, map_location="meta", weights_only=True)
+    tensors = tensors.get("state_dict", tensors)
+    return {name: TensorHeader(tuple(t.shape), t.dtype) for name, t in tensors.items()}
+
+
+def _broken(model: str, path: str | Path, problem: object) -> InputError:
+    return InputError(
+        f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
+    )

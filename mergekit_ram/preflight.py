@@ -1,0 +1,279 @@
+"""Everything about a merge that can be known to fail before the long passes, from headers."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mergekit.architecture.conversion import convert_checkpoint_tensors
+from mergekit.common import ModelReference, dtype_from_name
+from mergekit.config import MergeConfiguration
+from mergekit.graph import Task
+from mergekit.io import ShardedTensorIndex
+from mergekit.io.tasks import LoaderCache, LoadTensor
+from mergekit.merge_methods.base import MergeMethodSpec
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.tokenizer import PermutedVocabulary
+from mergekit.tokenizer.truncate import TruncatedVocabulary
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.headers import TensorHeader, check_checkpoint, read_headers
+from mergekit_ram.methods import MERGEABLE_DTYPES
+
+LOG = logging.getLogger("mergekit_ram")
+
+RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
+"""Looked up, not imported: a process that has not imported it has none of its tasks."""
+
+TOKENIZER_REMEDY = (
+    "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
+)
+ARCHITECTURE_REMEDY = (
+    "All models must be of one architecture and size, with the base that the agents were trained "
+    "from as `base_model:`."
+)
+
+
+def check_models(models: Iterable[ModelReference]) -> None:
+    """Check the files of all models that lie in local folders.
+
+    Raises:
+        InputError: a folder that does not exist, a broken file, quantised weights.
+    """
+    for model in models:
+        path = model.model.path
+        if Path(path).is_dir():
+            check_checkpoint(path, str(model))
+        elif _looks_local(path):
+            raise InputError(
+                f"model {model}: there is no folder {path}. Correct the path; a model of the hub "
+                "is written as owner/name."
+            )
+
+
+def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> int:
+    """Compare what all merges will load, by the headers of the checkpoints.
+
+    Returns:
+        Bytes that the merged tensors will take.
+
+    Raises:
+        InputError: a missing tensor, another shape, or a dtype that cannot be merged.
+    """
+    checkpoints = _Checkpoints()
+    size = 0
+    narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
+    for merge in merges:
+        loads = list(_loads(merge.gather_tensors))
+        headers = {load.model: checkpoints.header(load) for load in loads}
+        present = {model: header for model, header in headers.items() if header is not None}
+        _check_presence(merge, loads, present)
+        _check_dtypes(merge, present)
+        _check_shapes(merge, present)
+        for load in loads:
+            wanted, header = dtype_from_name(load.dtype), present.get(load.model)
+            if wanted and header and _narrower(wanted, header.dtype):
+                narrowed.setdefault(load.model, (header.dtype, wanted))
+        size += _output_size(merge, present)
+    _warn_of_narrowing(narrowed)
+    return size
+
+
+def check_output(folder: str, size: int) -> None:
+    """Check that a folder can be made, written to, and hold ``size`` bytes.
+
+    Raises:
+        InputError: naming the folder, and what is needed and free.
+    """
+    parent = Path(folder).absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(
+            f"output folder {folder}: {parent} is not a folder that can be written to. "
+            "Choose another one."
+        )
+    free = shutil.disk_usage(parent).free
+    if free < size:
+        raise InputError(
+            f"output folder {folder}: the merged weights take {size / 1e9:.2f} GB, and "
+            f"{free / 1e9:.2f} GB are free. Make room, choose another folder, or a narrower "
+            "`out_dtype:`."
+        )
+
+
+def warn_about_parameters(config: MergeConfiguration, spec: MergeMethodSpec) -> None:
+    """Warn of parameters that the method does not know, which mergekit ignores silently."""
+    known = [parameter.name for parameter in spec.parameters]
+    for name in dict.fromkeys(_parameter_names(config.model_dump())):
+        if name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"it knows {', '.join(known)}."
+        LOG.warning("parameter '%s' has no effect: %s does not know it; %s", name, spec.name, hint)
+
+
+def _parameter_names(node: Any) -> Iterator[str]:
+    """The keys of every ``parameters:`` section, however deep."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key == "parameters" and isinstance(value, Mapping):
+                yield from value
+            else:
+                yield from _parameter_names(value)
+    elif isinstance(node, list | tuple):
+        for item in node:
+            yield from _parameter_names(item)
+
+
+def _looks_local(path: str) -> bool:
+    return path.startswith((".", "/", "~")) or path.count("/") > 1
+
+
+@dataclass(frozen=True)
+class _Load:
+    """One model's part in a merge, whichever of mergekit's tasks loads it."""
+
+    model: str
+    index: ShardedTensorIndex
+    names: tuple[str, ...]
+    dtype: str | None
+    optional: bool
+    reference: ModelReference | None = None
+
+
+def _loads(task: Task[Any]) -> Iterator[_Load]:
+    """The loading tasks below a gathering task."""
+    raw = sys.modules.get(RAW_LOADER_MODULE)
+    if isinstance(task, LoadTensor):
+        names = (task.tensor, *(task.aliases or ()), *(task.tied_names or ()))
+        index = LoaderCache().get(task.model).index
+        yield _Load(str(task.model), index, names, task.dtype, task.optional, task.model)
+    elif raw is not None and isinstance(task, raw.SimpleLoadTensor):
+        index = raw.SimpleLoaderCache().get(task.model).index
+        yield _Load(task.model, index, (task.tensor_name,), task.dtype, optional=True)
+    else:
+        for argument in task.arguments().values():
+            yield from _loads(argument)
+
+
+class _Checkpoints:
+    """Headers of the checkpoints of one plan, each file opened once."""
+
+    def __init__(self) -> None:
+        self._headers: dict[str, dict[str, TensorHeader]] = {}
+
+    def header(self, load: _Load) -> TensorHeader | None:
+        headers = self._headers.get(load.model)
+        if headers is None:
+            headers = self._headers[load.model] = read_headers(load.index, load.model)
+        for name in load.names:
+            if name in headers:
+                return headers[name]
+        return self._converted(load, headers) if load.reference else None
+
+    def _converted(self, load: _Load, headers: dict[str, TensorHeader]) -> TensorHeader | None:
+        """A tensor that mergekit assembles from others, such as packed experts."""
+        assert load.reference is not None
+        config = load.reference.config(trust_remote_code=LoaderCache().trust_remote_code)
+        sources = {name: header.as_meta for name, header in headers.items()}
+        for name in load.names:
+            tensor = convert_checkpoint_tensors(config.model_type, sources, name)
+            if tensor is not None:
+                return TensorHeader(tuple(tensor.shape), tensor.dtype)
+        return None
+
+
+def _check_presence(
+    merge: ExecuteMergeMethodTask, loads: Sequence[_Load], present: Mapping[str, TensorHeader]
+) -> None:
+    name, base = merge.output_weight.name, _base(merge)
+    if base not in present and present:
+        raise lacking_base(merge, present)
+    for load in loads:
+        if load.model not in present and not load.optional:
+            raise InputError(
+                f"model {load.model}: tensor {name} is missing, and the architecture requires "
+                f"it. {ARCHITECTURE_REMEDY}"
+            )
+
+
+def lacking_base(merge: ExecuteMergeMethodTask, holders: Iterable[object]) -> InputError:
+    """The error about a tensor that agents have and the base has not."""
+    return InputError(
+        f"tensor {merge.output_weight.name}: the base {_base(merge)} lacks it, while "
+        f"{', '.join(map(str, holders))} has it; an update of nothing is not defined. Use the "
+        "base that these agents were trained from."
+    )
+
+
+def _check_dtypes(merge: ExecuteMergeMethodTask, present: Mapping[str, TensorHeader]) -> None:
+    if not any(header.dtype.is_floating_point for header in present.values()):
+        return  # a buffer, which mergekit copies where it is equal
+    for model, header in present.items():
+        if header.dtype not in MERGEABLE_DTYPES:
+            raise InputError(
+                f"model {model}, tensor {merge.output_weight.name}: {header.dtype} weights "
+                "cannot be merged; dequantise the model to bfloat16, float16 or float32 first"
+            )
+
+
+def _check_shapes(merge: ExecuteMergeMethodTask, present: Mapping[str, TensorHeader]) -> None:
+    axis = merge.output_weight.vocabulary_axis
+    is_aligned = isinstance(merge.gather_tensors, PermutedVocabulary | TruncatedVocabulary)
+    base = _base(merge)
+    if base not in present:
+        return
+    expected = present[base].shape
+    for model, header in present.items():
+        if header.shape == expected:
+            continue
+        differs_in_vocabulary_alone = axis is not None and _without(header.shape, axis) == _without(
+            expected, axis
+        )
+        if differs_in_vocabulary_alone and is_aligned:
+            continue
+        remedy = TOKENIZER_REMEDY if differs_in_vocabulary_alone else ARCHITECTURE_REMEDY
+        raise InputError(
+            f"model {model}, tensor {merge.output_weight.name}: shape {list(header.shape)}, "
+            f"but the base {base} has {list(expected)}. {remedy}"
+        )
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _base(merge: ExecuteMergeMethodTask) -> str:
+    return str(merge.base_model)
+
+
+def _narrower(wanted: torch.dtype, stored: torch.dtype) -> bool:
+    return stored.is_floating_point and torch.promote_types(wanted, stored) != wanted
+
+
+def _output_size(merge: ExecuteMergeMethodTask, present: Mapping[str, TensorHeader]) -> int:
+    if not present:
+        return 0
+    header = present.get(_base(merge), next(iter(present.values())))
+    dtype = dtype_from_name(merge.out_dtype) or header.dtype
+    return int(torch.Size(header.shape).numel()) * dtype.itemsize
+
+
+def _warn_of_narrowing(narrowed: Mapping[str, tuple[torch.dtype, torch.dtype]]) -> None:
+    for model, (stored, wanted) in narrowed.items():
+        LOG.warning(
+            "model %s: stored in %s and rounded to %s by `dtype:` before it is subtracted from "
+            "the base, so that small updates vanish; use `out_dtype:` to round the result instead",
+            model,
+            stored,
+            wanted,
+        )
