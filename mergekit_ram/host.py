@@ -202,7 +202,7 @@ def _patch_raw_planner() -> None:
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
     saves = kwargs["tensor_save_tasks"]
-    merges = [save.tensor_task for save in saves]
+    merges = [_may_be_lacked(save.tensor_task) for save in saves]
     if merges and isinstance(_method_of(merges[0]), RamMerge):
         from mergekit_ram import planning, preflight
 
@@ -213,6 +213,12 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
             for save, merge in zip(saves, planning.plan_merges(merges), strict=True)
         ]
     return wrapped(*args, **kwargs)
+
+
+def _may_be_lacked(merge: Any) -> Any:
+    """Raw checkpoints need not hold the same tensors; mergekit copies one of the base alone."""
+    weight = merge.output_weight.model_copy(update={"optional": True})
+    return merge.model_copy(update={"output_weight": weight})
 
 
 def _method_of(merge: Any) -> MergeMethod:

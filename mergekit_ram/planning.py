@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer
 from pydantic import PrivateAttr
 
+from mergekit_ram.errors import InputError
 from mergekit_ram.methods import count_group, needs_counting, with_rescale
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.preflight import lacking_base
@@ -76,7 +78,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         """The counting task of one plan.
 
         Args:
-            merges: the merge of every tensor that is written, as often as it is written.
+            merges: the merge of every weight of the output, once.
             quiet: no progress bar.
             device: to count on; by default the one that the executor computes on.
         """
@@ -134,10 +136,12 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
     ) -> torch.Tensor | None:
         present = _present(tensors)
         _check_base_present(self, present)
-        if statistics is None:
-            return super().execute(present)
-        rescaled = self.model_copy(update={"input_parameters": self._rescaled(statistics, present)})
-        return ExecuteMergeMethodTask.execute(rescaled, present)
+        task = self
+        if statistics is not None:
+            factors = self._rescaled(statistics, present)
+            task = self.model_copy(update={"input_parameters": factors})
+        with _named_refusals():
+            return ExecuteMergeMethodTask.execute(task, present)
 
     def _rescaled(
         self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
@@ -178,17 +182,25 @@ def plan_merges(
     """
     statistics = None
     if any(needs_counting(_settings(merge, _agents(merge))) for merge in merges):
-        counted = _without_copies(merges) if ties_embeddings else merges
+        counted = _written_once(merges, ties_embeddings)
         statistics = CountOverlaps.over(counted, quiet=quiet, device=device)
     return [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
 
 
-def _without_copies(
-    merges: Sequence[ExecuteMergeMethodTask],
+def _written_once(
+    merges: Sequence[ExecuteMergeMethodTask], ties_embeddings: bool
 ) -> list[ExecuteMergeMethodTask]:
-    """Without the weights that are tied to another one of the same plan."""
-    names = {merge.output_weight.name for merge in merges}
-    return [m for m in merges if names.isdisjoint(m.output_weight.tied_names or ())]
+    """One merge per weight of the output.
+
+    Some of mergekit's architectures list a weight in two modules, and the second one written
+    replaces the first. A weight that the output ties to another one of the plan is a copy.
+    """
+    by_name = {merge.output_weight.name: merge for merge in merges}
+    if not ties_embeddings:
+        return list(by_name.values())
+    return [
+        m for m in by_name.values() if by_name.keys().isdisjoint(m.output_weight.tied_names or ())
+    ]
 
 
 def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
@@ -200,6 +212,17 @@ def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
     if isinstance(task, BuildTokenizer):
         tokenizers[task] = value
     return value
+
+
+@contextmanager
+def _named_refusals() -> Iterator[None]:
+    """mergekit's own refusals of a tensor, which name it, as errors of ours."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def _present(
@@ -222,9 +245,10 @@ def _count(
         if model in tensors
     )
     group = TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
-    if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
-        return None
-    group.validate_tensors()
+    with _named_refusals():
+        if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
+            return None
+        group.validate_tensors()
     agents = [model for model in _agents(merge) if model in tensors]
     return count_group(group, _settings(merge, agents), dtype=dtype_from_name(merge.dtype))
 

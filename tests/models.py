@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import yaml
 from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2Tokenizer
 
 Weights = dict[str, torch.Tensor]
 
@@ -73,6 +73,19 @@ def read_weights(folder: Path) -> Weights:
     for shard in sorted(folder.glob("*.safetensors")):
         weights |= load_file(shard)
     return weights
+
+
+TOKENS = tuple(f"<{number}>" for number in range(96))
+
+
+def save_tokenizer(folder: Path, tokens: Sequence[str] = TOKENS) -> None:
+    """A Qwen2 tokenizer with this vocabulary, in this order."""
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocabulary, merges=[], pad_token="<0>", eos_token="<1>", unk_token="<0>"
+    )
+    assert len(tokenizer) == len(tokens)
+    tokenizer.save_pretrained(folder)
 
 
 class Trio:

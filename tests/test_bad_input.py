@@ -212,7 +212,8 @@ def test_overflow_of_the_output_dtype(trio: Trio, method):
     assert result.exit_code == 1
     assert re.fullmatch(
         r"Error: tensor model\.norm\.weight: a merged value of size \d+ does not fit "
-        r"torch\.float16, whose largest is 65504\. Set a wider `out_dtype:`, or a smaller `scale`\.",
+        r"torch\.float16, whose largest is 65504\. Set a wider `out_dtype:`, or a smaller "
+        r"`scale`\.",
         result.output.splitlines()[-1],
     )
     assert_not_loadable(trio.folder / "out")

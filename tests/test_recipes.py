@@ -9,10 +9,16 @@ import pytest
 import reference
 import torch
 import yaml
-from models import make_agent, make_base, merge_yaml, read_weights, run_yaml, succeed
+from models import (
+    make_agent,
+    make_base,
+    merge_yaml,
+    read_weights,
+    run_yaml,
+    save_tokenizer,
+    succeed,
+)
 from reference import same_bits
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "examples" / "yaml").glob("*.yml"))
@@ -75,13 +81,6 @@ def test_another_recipe_merges_stand_ins_of_its_models(recipe, tmp_path, monkeyp
         save_tokenizer(Path(model["model"]))
     succeed(run_yaml(recipe.read_text(), tmp_path / "out", "--no-write-model-card"))
     assert set(read_weights(tmp_path / "out")) == set(read_weights(base_path))
-
-
-def save_tokenizer(folder: Path) -> None:
-    vocabulary = {f"<{number}>": number for number in range(96)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<0>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<0>").save_pretrained(folder)
 
 
 def test_the_same_recipe_twice_gives_the_same_bytes(tmp_path, monkeypatch):
