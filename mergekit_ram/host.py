@@ -154,12 +154,13 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
 def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
     """Check the output folder before the long passes; mergekit makes it when it writes."""
     tasks = wrapped(*args, **kwargs)
-    if planner in _output_sizes:
-        from mergekit_ram import preflight
+    if planner not in _output_sizes:
+        return tasks
+    from mergekit_ram import preflight, writing
 
-        out_path = args[0] if args else kwargs["out_path"]
-        preflight.check_output(out_path, _output_sizes.pop(planner))
-    return tasks
+    out_path = args[0] if args else kwargs["out_path"]
+    preflight.check_output(out_path, _output_sizes.pop(planner))
+    return writing.guard_writing(tasks)
 
 
 def _architecture(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -203,16 +204,20 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
     saves = kwargs["tensor_save_tasks"]
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
-    if merges and isinstance(_method_of(merges[0]), RamMerge):
-        from mergekit_ram import planning, preflight
+    if not merges or not isinstance(_method_of(merges[0]), RamMerge):
+        return wrapped(*args, **kwargs)
+    from mergekit_ram import planning, preflight, writing
 
-        _log_ownership(_method_of(merges[0]))
-        preflight.check_output(kwargs["writer_task"].out_path, preflight.check_merges(merges))
-        saves[:] = [
+    _log_ownership(_method_of(merges[0]))
+    preflight.check_output(kwargs["writer_task"].out_path, preflight.check_merges(merges))
+    saves[:] = writing.guard_writing(
+        [
             save.model_copy(update={"tensor_task": merge})
             for save, merge in zip(saves, planning.plan_merges(merges), strict=True)
         ]
-    return wrapped(*args, **kwargs)
+    )
+    (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)])
+    return finalize
 
 
 def _may_be_lacked(merge: Any) -> Any:

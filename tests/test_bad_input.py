@@ -331,6 +331,11 @@ def test_interrupted_at_any_moment_nothing_loads(trio: Trio, method, how):
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
     )
     assert result.returncode == (1 if how == "disk full" else -signal.SIGKILL), result.stderr
+    if how == "disk full":
+        (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error"))
+        assert line.startswith(f"Error: output folder {out}: writing failed: ")
+        assert line.endswith("what was written so far is no complete model and does not load.")
+        assert "Traceback" not in result.stderr
     assert not (out / "config.json").exists()
     assert not (out / "model.safetensors.index.json").exists()
     assert_not_loadable(out)

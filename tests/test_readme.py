@@ -118,3 +118,12 @@ def test_ci_runs_the_readmes_test_command():
     script = (ROOT / ".ci" / "run").read_text()
     for part in line.split(" && ")[2:]:
         assert part.removeprefix("pip install ") in script
+
+
+def test_every_test_that_the_readme_names_exists():
+    named = set(re.findall(r"`(test_\w+)`", README))
+    assert len(named) > 20
+    defined = set()
+    for file in (ROOT / "tests").glob("test_*.py"):
+        defined |= set(re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE))
+    assert named <= defined, named - defined
