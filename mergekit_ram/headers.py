@@ -85,8 +85,9 @@ def check_checkpoint(folder: str, model: str) -> None:
         InputError: naming model and file, or the quantisation of its weights.
     """
     config = Path(folder) / "config.json"
-    if config.is_file():
-        _refuse_quantised(config, model)
+    if not config.is_file():
+        raise _broken(model, config, "the file is missing")
+    _refuse_quantised(config, model)
     read_headers(find_index(folder, model), model)
 
 

@@ -93,6 +93,13 @@ def test_a_folder_without_weights(trio: Trio, method):
 
 
 @BOTH
+def test_a_folder_without_configuration(trio: Trio, method):
+    config = agent(trio) / "config.json"
+    config.unlink()
+    assert f"cannot read {config}: the file is missing." in refusal(trio, method)
+
+
+@BOTH
 @pytest.mark.parametrize("kept", [0, 7, 2000, -1])
 def test_truncated_and_empty_safetensors(trio: Trio, method, kept):
     file = agent(trio) / "model.safetensors"
