@@ -141,13 +141,15 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
+    output = preflight.check_merges(merges)
+    _output_sizes[planner] = output.size
     merges = planning.plan_merges(
         merges,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
         ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
+        numels=output.numels,
     )
-    _output_sizes[planner] = preflight.check_merges(merges)
     planner._tensors = list(zip(weights, merges, strict=True))
 
 
@@ -209,11 +211,13 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     from mergekit_ram import planning, preflight, writing
 
     _log_ownership(_method_of(merges[0]))
-    preflight.check_output(kwargs["writer_task"].out_path, preflight.check_merges(merges))
+    output = preflight.check_merges(merges)
+    preflight.check_output(kwargs["writer_task"].out_path, output.size)
+    merges = planning.plan_merges(merges, numels=output.numels)
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})
-            for save, merge in zip(saves, planning.plan_merges(merges), strict=True)
+            for save, merge in zip(saves, merges, strict=True)
         ]
     )
     (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)])

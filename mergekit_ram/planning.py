@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,18 +24,16 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer
 from pydantic import PrivateAttr
 
+from mergekit_ram.descent import DescentWatch, warn_of
 from mergekit_ram.errors import InputError
 from mergekit_ram.methods import count_group, needs_counting, with_rescale
-from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.preflight import lacking_base
 
 LOG = logging.getLogger("mergekit_ram")
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
-
-SUSPICIOUS_DENSITY = 0.95
-"""Share of changed parameters above which an agent is hardly one of this base."""
 
 _plan_numbers = itertools.count()
 
@@ -121,6 +119,7 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None
+    _watch: DescentWatch | None = PrivateAttr(default=None)
 
     def arguments(self) -> dict[str, Task[Any]]:
         arguments = super().arguments()
@@ -141,7 +140,17 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
             factors = self._rescaled(statistics, present)
             task = self.model_copy(update={"input_parameters": factors})
         with _named_refusals():
-            return ExecuteMergeMethodTask.execute(task, present)
+            merged = ExecuteMergeMethodTask.execute(task, present)
+        if self._watch is not None:
+            self._watch.see(*self._floating_group(present))
+        return merged
+
+    def _floating_group(
+        self, tensors: dict[ModelReference, torch.Tensor]
+    ) -> tuple[TensorGroup | None, dict[str, Any]]:
+        agents = [model for model in _agents(self) if model in tensors]
+        group = _group(self, tensors) if _is_floating(tensors) else None
+        return group, _settings(self, agents)
 
     def _rescaled(
         self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
@@ -167,6 +176,7 @@ def plan_merges(
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
+    numels: Mapping[str, int] | None = None,
 ) -> list[RamMergeTask]:
     """Turn one plan's merges into tasks that know the whole model.
 
@@ -176,15 +186,29 @@ def plan_merges(
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
+        numels: the number of parameters of each merged weight. Where nothing is counted, they
+            are needed to warn of agents that do not descend from the base.
 
     Returns:
         The merges in the same order, joined by one counting task where a λ_t is needed.
     """
+    once = _written_once(merges, ties_embeddings)
     statistics = None
     if any(needs_counting(_settings(merge, _agents(merge))) for merge in merges):
-        counted = _written_once(merges, ties_embeddings)
-        statistics = CountOverlaps.over(counted, quiet=quiet, device=device)
-    return [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+        statistics = CountOverlaps.over(once, quiet=quiet, device=device)
+    planned = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+    if statistics is None and numels is not None:
+        watched = {id(merge) for merge in once}
+        pairs = zip(planned, merges, strict=True)
+        _watch_descent([task for task, merge in pairs if id(merge) in watched], numels)
+    return planned
+
+
+def _watch_descent(merges: Sequence[RamMergeTask], numels: Mapping[str, int]) -> None:
+    parameters = sum(numels.get(merge.output_weight.name, 0) for merge in merges)
+    watch = DescentWatch(len(merges), parameters)
+    for merge in merges:
+        merge._watch = watch
 
 
 def _written_once(
@@ -239,18 +263,24 @@ def _count(
 ) -> TensorOverlap | None:
     """The counts of one merge; none where mergekit copies the tensor instead."""
     _check_base_present(merge, tensors)
-    entries = tuple(
-        TensorEntry(id=model, tensor=tensors[model].to(device), is_base=model == merge.base_model)
-        for model in merge.model_order
-        if model in tensors
-    )
-    group = TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
+    group = _group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
     with _named_refusals():
         if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
             return None
         group.validate_tensors()
     agents = [model for model in _agents(merge) if model in tensors]
     return count_group(group, _settings(merge, agents), dtype=dtype_from_name(merge.dtype))
+
+
+def _group(
+    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+) -> TensorGroup:
+    entries = tuple(
+        TensorEntry(id=model, tensor=tensors[model], is_base=model == merge.base_model)
+        for model in merge.model_order
+        if model in tensors
+    )
+    return TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
 
 
 def _settings(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:
@@ -294,19 +324,4 @@ def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMeth
             agent.overlap_unique_ratio,
             factor,
         )
-        _warn_of(agent)
-
-
-def _warn_of(agent: AgentOverlap) -> None:
-    if agent.active == 0:
-        LOG.warning(
-            "agent %s equals the base within epsilon everywhere and contributes nothing",
-            agent.model,
-        )
-    elif agent.density > SUSPICIOUS_DENSITY:
-        LOG.warning(
-            "agent %s differs from the base in %.1f %% of all parameters: it was not trained "
-            "from this base, or not by sparse updates",
-            agent.model,
-            100 * agent.density,
-        )
+        warn_of(agent.model, agent.active, agent.parameters)

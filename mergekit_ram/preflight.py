@@ -59,17 +59,23 @@ def check_models(models: Iterable[ModelReference]) -> None:
             )
 
 
-def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> int:
-    """Compare what all merges will load, by the headers of the checkpoints.
+@dataclass(frozen=True)
+class PlannedOutput:
+    """What a plan will write: its size in bytes, and every weight's number of parameters."""
 
-    Returns:
-        Bytes that the merged tensors will take.
+    size: int
+    numels: Mapping[str, int]
+
+
+def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
+    """Compare what all merges will load, by the headers of the checkpoints.
 
     Raises:
         InputError: a missing tensor, another shape, or a dtype that cannot be merged.
     """
     checkpoints = _Checkpoints()
     size = 0
+    numels: dict[str, int] = {}
     narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     for merge in merges:
         loads = list(_loads(merge.gather_tensors))
@@ -82,9 +88,13 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> int:
             wanted, header = dtype_from_name(load.dtype), present.get(load.model)
             if wanted and header and _narrower(wanted, header.dtype):
                 narrowed.setdefault(load.model, (header.dtype, wanted))
-        size += _output_size(merge, present)
+        if present:
+            header = present.get(_base(merge), next(iter(present.values())))
+            numel = torch.Size(header.shape).numel()
+            size += numel * (dtype_from_name(merge.out_dtype) or header.dtype).itemsize
+            numels[merge.output_weight.name] = numel
     _warn_of_narrowing(narrowed)
-    return size
+    return PlannedOutput(size, numels)
 
 
 def check_output(folder: str, size: int) -> None:
@@ -258,14 +268,6 @@ def _base(merge: ExecuteMergeMethodTask) -> str:
 
 def _narrower(wanted: torch.dtype, stored: torch.dtype) -> bool:
     return stored.is_floating_point and torch.promote_types(wanted, stored) != wanted
-
-
-def _output_size(merge: ExecuteMergeMethodTask, present: Mapping[str, TensorHeader]) -> int:
-    if not present:
-        return 0
-    header = present.get(_base(merge), next(iter(present.values())))
-    dtype = dtype_from_name(merge.out_dtype) or header.dtype
-    return int(torch.Size(header.shape).numel()) * dtype.itemsize
 
 
 def _warn_of_narrowing(narrowed: Mapping[str, tuple[torch.dtype, torch.dtype]]) -> None:
