@@ -22,13 +22,16 @@ METHOD_NAMES = frozenset({"ram", "ram_plus"})
 PACKAGE = "mergekit.merge_methods"
 REGISTRY_MODULE = "mergekit.merge_methods.registry"
 REGISTRY_FUNCTIONS = ("get", "registered_methods")
+ARCHITECTURE_MODULE = "mergekit.architecture"
 MERGE_MODULE = "mergekit.merge"
+ARCHITECTURE_FUNCTION = "get_architecture_info"
 
 LOG = logging.getLogger("mergekit_ram")
 
 _hook_registered = False
 _wanted = False
 _undo: list[Callable[[], None]] = []
+_registry_wrapped = False
 _failure: Exception | None = None
 
 
@@ -75,8 +78,8 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Undo :func:`install`: mergekit has its own methods again, and its own planners."""
-    global _wanted, _failure
-    _wanted, _failure = False, None
+    global _wanted, _failure, _registry_wrapped
+    _wanted, _failure, _registry_wrapped = False, None, False
     host = sys.modules.get("mergekit_ram.host")
     if host is not None:
         host.uninstall()
@@ -85,9 +88,12 @@ def uninstall() -> None:
 
 
 def _wrap_registry(registry: ModuleType) -> None:
-    if not _wanted or _undo:
+    global _registry_wrapped
+    if not _wanted or _registry_wrapped:
         return
     import wrapt
+
+    _registry_wrapped = True
 
     package = sys.modules.get(PACKAGE)
     for name in REGISTRY_FUNCTIONS:
@@ -123,6 +129,9 @@ def _bring_in(*, planners: bool) -> None:
         from mergekit_ram import host
 
         host.register(sys.modules[REGISTRY_MODULE])
+        for name in (ARCHITECTURE_MODULE, MERGE_MODULE):
+            if name in sys.modules:
+                _wrap_architecture(sys.modules[name])
         if planners:
             host.patch_planners()
     except Exception as error:
@@ -130,18 +139,32 @@ def _bring_in(*, planners: bool) -> None:
         LOG.warning("%s", error)
 
 
-def _guard_merge(merge: ModuleType) -> None:
-    """``run_merge`` opens the models before it asks for a method, so it is met on its own.
+def _wrap_architecture(module: ModuleType) -> None:
+    """Meet ``run_merge`` at its first step: it opens the models before it asks for a method.
 
-    It is not there while its module is half imported: then the planner checks, later.
+    A process whose first import is ``mergekit.merge`` itself has it half imported now, without
+    that step; it is met when a method has been asked for, so from the second merge on.
     """
-    if not _wanted or not hasattr(merge, "run_merge"):
+    import wrapt
+
+    function = getattr(module, ARCHITECTURE_FUNCTION, None)
+    if not _wanted or function is None or isinstance(function, wrapt.FunctionWrapper):
         return
-    _bring_in(planners=False)
-    if _failure is None:
-        from mergekit_ram import host
-
-        host.check_before_loading(merge)
+    setattr(module, ARCHITECTURE_FUNCTION, wrapt.FunctionWrapper(function, _architecture))
+    _undo.append(partial(setattr, module, ARCHITECTURE_FUNCTION, function))
 
 
-_HOOKS = {REGISTRY_MODULE: _wrap_registry, MERGE_MODULE: _guard_merge}
+def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    config = kwargs.get("config", args[0] if args else None)
+    if getattr(config, "merge_method", None) not in METHOD_NAMES:
+        return wrapped(*args, **kwargs)
+    from mergekit_ram import preflight
+
+    return preflight.find_architecture(wrapped, config, *args, **kwargs)
+
+
+_HOOKS = {
+    REGISTRY_MODULE: _wrap_registry,
+    ARCHITECTURE_MODULE: _wrap_architecture,
+    MERGE_MODULE: _wrap_architecture,
+}

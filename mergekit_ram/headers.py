@@ -72,7 +72,8 @@ def read_headers(index: ShardedTensorIndex, model: str) -> dict[str, TensorHeade
         path = Path(index.base_path) / shard.filename
         found = _read_shard(path, index.is_safetensors, model)
         missing = [name for name in shard.contained_keys if name not in found]
-        if missing:
+        # Only an index file can promise what the shard lacks; other entries are no tensors.
+        if missing and len(index.shards) > 1:
             raise _broken(model, path, f"its index promises tensor {missing[0]}")
         headers.update(found)
     return headers
@@ -93,12 +94,15 @@ def check_checkpoint(folder: str, model: str) -> None:
 
 def _refuse_quantised(config: Path, model: str) -> None:
     try:
-        settings: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+        settings: Any = json.loads(config.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise _broken(model, config, error) from None
+    if not isinstance(settings, dict):
+        raise _broken(model, config, "it holds no settings")
     quantisation = settings.get("quantization_config")
     if quantisation:
-        method = dict(quantisation).get("quant_method", "unknown")
+        is_table = isinstance(quantisation, dict)
+        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
         raise InputError(
             f"model {model}: its weights are quantised (quantization_config in {config}: "
             f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
@@ -112,7 +116,7 @@ def _read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, Tenso
         raise _broken(model, path, "the file is empty")
     try:
         return _read_safetensors(path) if is_safetensors else _read_pickle(path)
-    except (SafetensorError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except (SafetensorError, RuntimeError, EOFError, OSError, LookupError, ValueError) as error:
         raise _broken(model, path, error) from None
 
 
@@ -127,9 +131,14 @@ def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
 
 
 def _read_pickle(path: Path) -> dict[str, TensorHeader]:
-    tensors = torch.load(path, map_location="meta", weights_only=True)
-    tensors = tensors.get("state_dict", tensors)
-    return {name: TensorHeader(tuple(t.shape), t.dtype) for name, t in tensors.items()}
+    entries = torch.load(path, map_location="meta", weights_only=True)
+    entries = entries.get("state_dict", entries)
+    # Training code stores other things beside the weights, such as a step count.
+    return {
+        name: TensorHeader(tuple(entry.shape), entry.dtype)
+        for name, entry in entries.items()
+        if isinstance(entry, torch.Tensor)
+    }
 
 
 def _broken(model: str, path: str | Path, problem: object) -> InputError:

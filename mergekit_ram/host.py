@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -19,8 +21,7 @@ from typing import Any
 import wrapt
 from mergekit.merge_methods.base import MergeMethod
 
-from mergekit_ram.autoload import METHOD_NAMES
-from mergekit_ram.errors import HostError, InputError
+from mergekit_ram.errors import HostError
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 
 LOG = logging.getLogger("mergekit_ram")
@@ -75,17 +76,6 @@ def patch_planners() -> None:
     """
     _patch_planner()
     _patch_raw_planner()
-
-
-def check_before_loading(merge_module: ModuleType) -> None:
-    """Make ``run_merge`` check the models of our methods before it opens any of them."""
-    architecture = getattr(merge_module, "get_architecture_info", None)
-    if callable(architecture) and not isinstance(architecture, wrapt.FunctionWrapper):
-        _replace(
-            merge_module,
-            "get_architecture_info",
-            wrapt.FunctionWrapper(architecture, _architecture),
-        )
 
 
 def uninstall() -> None:
@@ -161,24 +151,9 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
     from mergekit_ram import preflight, writing
 
     out_path = args[0] if args else kwargs["out_path"]
-    preflight.check_output(out_path, _output_sizes.pop(planner))
+    models = [model.model.path for model in planner.config.referenced_models()]
+    preflight.check_output(out_path, _output_sizes.pop(planner), models)
     return writing.guard_writing(tasks)
-
-
-def _architecture(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
-    config = kwargs.get("config", args[0] if args else None)
-    if config is None or config.merge_method not in METHOD_NAMES:
-        return wrapped(*args, **kwargs)
-    from mergekit_ram import preflight
-
-    preflight.check_models(sorted(config.referenced_models(), key=str))
-    try:
-        return wrapped(*args, **kwargs)
-    except RuntimeError as error:
-        models = ", ".join(sorted(map(str, config.referenced_models())))
-        raise InputError(
-            f"the models {models} do not fit together: {error}. {preflight.ARCHITECTURE_REMEDY}"
-        ) from None
 
 
 def _counting_device(options: Any) -> str | None:
@@ -212,7 +187,10 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
 
     _log_ownership(_method_of(merges[0]))
     output = preflight.check_merges(merges)
-    preflight.check_output(kwargs["writer_task"].out_path, output.size)
+    models = [model.model.path for model in merges[0].model_order]
+    preflight.check_output(
+        kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models)
+    )
     merges = planning.plan_merges(merges, numels=output.numels)
     saves[:] = writing.guard_writing(
         [
@@ -247,7 +225,9 @@ def _log_ownership(method: MergeMethod) -> None:
 
 def _check_version() -> None:
     found = _version("mergekit")
-    numbers = tuple(int(part) for part in found.split(".")[:3] if part.isdigit())
+    numbers = tuple(
+        int(part) for part in re.findall(r"^(\d+)\.(\d+)(?:\.(\d+))?", found)[0] if part
+    )
     if not OLDEST_MERGEKIT <= numbers < FIRST_UNKNOWN_MERGEKIT:
         raise HostError(
             f"mergekit-ram {_version('mergekit-ram')} works with mergekit >= "

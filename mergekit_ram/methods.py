@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -72,6 +73,8 @@ class RamMerge(MergeMethod):
             super().validate_inputs(input_ids, base_id, group_name=group_name)
         except ValueError as error:
             models = ", ".join(map(str, input_ids)) or "none"
+            twice = [str(name) for name, times in Counter(input_ids).items() if times > 1]
+            error = ValueError(f"{error}: {', '.join(twice)}") if twice else error
             raise InputError(
                 f"{self.spec.name}: {error} (models: {models}; base: {base_id}). "
                 "The method needs `base_model:`, the model that all agents were trained from, "

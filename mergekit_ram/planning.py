@@ -26,8 +26,8 @@ from pydantic import PrivateAttr
 
 from mergekit_ram.descent import DescentWatch, warn_of
 from mergekit_ram.errors import InputError
-from mergekit_ram.methods import count_group, needs_counting, with_rescale
-from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.methods import agent_name, count_group, needs_counting, with_rescale
+from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.preflight import lacking_base
 
 LOG = logging.getLogger("mergekit_ram")
@@ -309,10 +309,12 @@ def _check_base_present(
 
 
 def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMethodTask]) -> None:
-    """One line per agent: what it changed, and the λ_t that follows."""
-    choices = sorted({(m.parameters["r"], m.parameters["alpha"]) for m in merges})
+    """One line per agent: what it changed, and the λ_t that its unique parameters get."""
     for agent in statistics.agents:
-        factors = [agent.rescale(r, alpha) for r, alpha in choices]
+        factors = _factors(agent, merges)
+        if not factors:
+            LOG.info("agent %s: takes no part, its weight is 0 everywhere", agent.model)
+            continue
         low, high = min(factors), max(factors)
         factor = f"{low:.4f}" if low == high else f"{low:.4f} to {high:.4f}"
         LOG.info(
@@ -325,3 +327,18 @@ def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMeth
             factor,
         )
         warn_of(agent.model, agent.active, agent.parameters)
+
+
+def _factors(agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask]) -> set[float]:
+    """Every λ_t that the agent gets in some tensor, by hand or computed."""
+    found = set()
+    for merge in merges:
+        for model in _agents(merge):
+            own = merge.input_parameters[model]
+            if agent_name(model) == agent.model and own["weight"] != 0:
+                by_hand = own["rescale"]
+                shared = merge.parameters
+                found.add(
+                    agent.rescale(shared["r"], shared["alpha"]) if by_hand is None else by_hand
+                )
+    return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,21 +43,59 @@ ARCHITECTURE_REMEDY = (
 )
 
 
+def find_architecture(
+    find: Callable[..., Any], config: MergeConfiguration, *args: Any, **kwargs: Any
+) -> Any:
+    """mergekit's search for the models' architecture, after a check of their files.
+
+    Raises:
+        InputError: the models' files are broken, or do not fit together.
+    """
+    models = sorted(config.referenced_models(), key=str)
+    check_models(models)
+    try:
+        return find(*args, **kwargs)
+    except OSError as error:
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        raise InputError(
+            f"a configuration of the models {_listed(models)} cannot be read: {reason} "
+            "A local folder is written as ./folder, a model of the hub as owner/name."
+        ) from None
+    except RuntimeError as error:
+        raise InputError(
+            f"the models {_listed(models)} do not fit together: {error}. {ARCHITECTURE_REMEDY}"
+        ) from None
+
+
 def check_models(models: Iterable[ModelReference]) -> None:
     """Check the files of all models that lie in local folders.
 
     Raises:
-        InputError: a folder that does not exist, a broken file, quantised weights.
+        InputError: a folder that does not exist or is named in two ways, a broken file,
+            quantised weights.
     """
+    folders: dict[tuple[Path, object], ModelReference] = {}
     for model in models:
         path = model.model.path
         if Path(path).is_dir():
             check_checkpoint(path, str(model))
+            twin = folders.setdefault((Path(path).resolve(), model.lora), model)
+            if twin is not model:
+                raise InputError(
+                    f"the models {twin} and {model} are the same folder; a merge would count its "
+                    "updates twice. Name every model once, and in one way."
+                )
         elif _looks_local(path):
             raise InputError(
                 f"model {model}: there is no folder {path}. Correct the path; a model of the hub "
                 "is written as owner/name."
             )
+        if model.lora and _looks_local(model.lora.path) and not Path(model.lora.path).is_dir():
+            raise InputError(f"model {model}: there is no adapter folder {model.lora.path}.")
+
+
+def _listed(models: Iterable[ModelReference]) -> str:
+    return ", ".join(map(str, models))
 
 
 @dataclass(frozen=True)
@@ -91,19 +130,30 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
         if present:
             header = present.get(_base(merge), next(iter(present.values())))
             numel = torch.Size(header.shape).numel()
-            size += numel * (dtype_from_name(merge.out_dtype) or header.dtype).itemsize
+            size += numel * _output_dtype(merge, loads, present).itemsize
             numels[merge.output_weight.name] = numel
     _warn_of_narrowing(narrowed)
     return PlannedOutput(size, numels)
 
 
-def check_output(folder: str, size: int) -> None:
-    """Check that a folder can be made, written to, and hold ``size`` bytes.
+def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
+    """Check that a folder can be made, written to, hold ``size`` bytes, and is no input.
+
+    Args:
+        folder: to write to.
+        size: of all merged weights, in bytes.
+        inputs: folders that are read from.
 
     Raises:
         InputError: naming the folder, and what is needed and free.
     """
-    parent = Path(folder).absolute()
+    target = Path(folder).resolve()
+    if any(Path(path).resolve() == target for path in inputs):
+        raise InputError(
+            f"output folder {folder}: it is also the folder of a model that is merged, and would "
+            "be overwritten while it is read. Choose another one."
+        )
+    parent = target
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
@@ -114,29 +164,37 @@ def check_output(folder: str, size: int) -> None:
     free = shutil.disk_usage(parent).free
     if free < size:
         raise InputError(
-            f"output folder {folder}: the merged weights take {size / 1e9:.2f} GB, and "
-            f"{free / 1e9:.2f} GB are free. Make room, choose another folder, or a narrower "
+            f"output folder {folder}: the merged weights take {size / 1e6:,.1f} MB, and "
+            f"{free / 1e6:,.1f} MB are free. Make room, choose another folder, or a narrower "
             "`out_dtype:`."
         )
 
 
 def warn_about_parameters(config: MergeConfiguration, spec: MergeMethodSpec) -> None:
-    """Warn of parameters that the method does not know, which mergekit ignores silently."""
+    """Warn of parameters that the method does not know, or not there; mergekit ignores both."""
     known = [parameter.name for parameter in spec.parameters]
-    for name in dict.fromkeys(_parameter_names(config.model_dump())):
-        if name in known:
-            continue
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean '{close[0]}'?" if close else f"it knows {', '.join(known)}."
-        LOG.warning("parameter '%s' has no effect: %s does not know it; %s", name, spec.name, hint)
+    shared = [parameter.name for parameter in spec.shared_parameters]
+    for name, is_of_model in dict.fromkeys(_parameter_names(config.model_dump())):
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"it knows {', '.join(known)}."
+            LOG.warning(
+                "parameter '%s' has no effect: %s does not know it; %s", name, spec.name, hint
+            )
+        elif is_of_model and name in shared:
+            LOG.warning(
+                "parameter '%s' has no effect under a model: it is one of the whole merge; write "
+                "it under `parameters:` at the top, of a module, or of a slice",
+                name,
+            )
 
 
-def _parameter_names(node: Any) -> Iterator[str]:
-    """The keys of every ``parameters:`` section, however deep."""
+def _parameter_names(node: Any) -> Iterator[tuple[str, bool]]:
+    """The keys of every ``parameters:`` section, and whether it belongs to one model."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             if key == "parameters" and isinstance(value, Mapping):
-                yield from value
+                yield from ((name, "model" in node) for name in value)
             else:
                 yield from _parameter_names(value)
     elif isinstance(node, list | tuple):
@@ -268,6 +326,21 @@ def _base(merge: ExecuteMergeMethodTask) -> str:
 
 def _narrower(wanted: torch.dtype, stored: torch.dtype) -> bool:
     return stored.is_floating_point and torch.promote_types(wanted, stored) != wanted
+
+
+def _output_dtype(
+    merge: ExecuteMergeMethodTask, loads: Sequence[_Load], present: Mapping[str, TensorHeader]
+) -> torch.dtype:
+    """The dtype that is written: as configured, or what all inputs promote to."""
+    configured = dtype_from_name(merge.out_dtype)
+    if configured is not None:
+        return configured
+    dtypes = [
+        dtype_from_name(load.dtype) or present[load.model].dtype
+        for load in loads
+        if load.model in present
+    ]
+    return functools.reduce(torch.promote_types, dtypes)
 
 
 def _warn_of_narrowing(narrowed: Mapping[str, tuple[torch.dtype, torch.dtype]]) -> None:

@@ -1,18 +1,50 @@
-"""The plan's writing tasks, so that a full disk ends in one line and not in a traceback."""
+"""The plan's writing tasks, so that what is in the output folder is the whole merge or no model.
+
+A full disk ends in one line and not in a traceback, and the weights of an earlier merge are out
+of the way before the first new one is written.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from mergekit.graph import Task
-from mergekit.io.tasks import FinalizeModel, SaveTensor
+from mergekit.io.tasks import FinalizeModel, SaveTensor, TensorWriterTask
 from mergekit.io.tensor_writer import TensorWriter
 from safetensors import SafetensorError
 
 from mergekit_ram.errors import InputError
+
+LOG = logging.getLogger("mergekit_ram")
+
+MODEL_FILES = (
+    "config.json",
+    "model.safetensors.index.json",
+    "pytorch_model.bin.index.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model-*.bin",
+)
+"""The files that make a folder a model, those first that say so."""
+
+
+class MergedTensorWriter(TensorWriterTask):  # type: ignore[misc]  # frozen, as its base is
+    """mergekit's writer, in a folder without the files of an earlier model.
+
+    mergekit writes ``config.json`` last. Left from an earlier merge, it would make a model of
+    whatever weights there are when this one is interrupted.
+    """
+
+    def execute(self, **_: Any) -> TensorWriter:
+        with _writing_to(self.out_path):
+            _clear(Path(self.out_path))
+            return super().execute()
 
 
 class SaveMergedTensor(SaveTensor):  # type: ignore[misc]  # frozen, as its base is
@@ -36,24 +68,43 @@ class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as it
 
 
 def guard_writing(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Exchange a plan's writing tasks for those that explain a full disk."""
-    guarded: dict[Task[Any], Task[Any]] = {
-        task: SaveMergedTensor(**dict(task)) for task in tasks if isinstance(task, SaveTensor)
-    }
+    """Exchange a plan's writing tasks for those above."""
+    guarded: dict[Task[Any], Task[Any]] = {}
     for task in tasks:
-        if isinstance(task, FinalizeModel):
-            saves = tuple(guarded.get(save, save) for save in task.tensor_save_tasks)
+        if isinstance(task, SaveTensor):
+            guarded[task] = SaveMergedTensor(
+                **{**dict(task), "writer_task": _guarded_writer(task.writer_task)}
+            )
+        elif isinstance(task, FinalizeModel):
             guarded[task] = FinalizeMergedModel(
-                tensor_save_tasks=saves, writer_task=task.writer_task
+                tensor_save_tasks=tuple(guarded.get(save, save) for save in task.tensor_save_tasks),
+                writer_task=_guarded_writer(task.writer_task),
             )
     return [guarded.get(task, task) for task in tasks]
+
+
+def _guarded_writer(writer: TensorWriterTask) -> MergedTensorWriter:
+    return MergedTensorWriter(**dict(writer))
+
+
+def _clear(folder: Path) -> None:
+    """Remove what mergekit writes of a model: it is about to write it again."""
+    old = [file for pattern in MODEL_FILES for file in sorted(folder.glob(pattern))]
+    if old:
+        LOG.warning(
+            "output folder %s: replacing the model in it (%s)",
+            folder,
+            ", ".join(file.name for file in old),
+        )
+    for file in old:
+        file.unlink()
 
 
 @contextmanager
 def _writing_to(folder: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, RuntimeError) as error:
         raise InputError(
             f"output folder {folder}: writing failed: {error}. Make room or choose another "
             "folder; what was written so far is no complete model and does not load."

@@ -86,6 +86,31 @@ def test_a_folder_that_does_not_exist(trio: Trio, method):
 
 
 @BOTH
+def test_one_folder_in_two_spellings(trio: Trio, method):
+    tool = str(agent(trio))
+    models = [{"model": tool}, {"model": tool + "/"}]
+    assert refusal(trio, method, models=models) == (
+        f"Error: the models {tool} and {tool}/ are the same folder; a merge would count its "
+        "updates twice. Name every model once, and in one way."
+    )
+
+
+@BOTH
+def test_a_local_folder_that_looks_like_a_model_of_the_hub(trio: Trio, method, monkeypatch):
+    monkeypatch.chdir(trio.folder)
+    line = refusal(trio, method, models=[{"model": "agents/nobody"}])
+    assert line.startswith(f"Error: a configuration of the models {trio.base_path}, agents/nobody")
+    assert line.endswith("A local folder is written as ./folder, a model of the hub as owner/name.")
+
+
+@BOTH
+def test_a_missing_adapter(trio: Trio, method):
+    missing = str(trio.folder / "adapter")
+    line = refusal(trio, method, models=[{"model": f"{agent(trio)}+{missing}"}])
+    assert line == f"Error: model {agent(trio)}+{missing}: there is no adapter folder {missing}."
+
+
+@BOTH
 def test_a_folder_without_weights(trio: Trio, method):
     (agent(trio) / "model.safetensors").unlink()
     line = refusal(trio, method)
@@ -293,16 +318,40 @@ def test_a_disk_without_room(trio: Trio, method, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     line = refusal(trio, method)
     assert line.startswith(f"Error: output folder {trio.folder / 'out'}: the merged weights take")
-    assert "0.00 GB are free. Make room, choose another folder" in line
+    assert "and 0.0 MB are free. Make room, choose another folder" in line
 
 
-def test_the_size_of_the_output_is_known_before(trio: Trio, monkeypatch):
+@BOTH
+def test_a_folder_without_permission(trio: Trio, method, monkeypatch):
+    # The superuser may write everywhere, so the system's answer is a stand-in here.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert refusal(trio, method) == (
+        f"Error: output folder {trio.folder / 'out'}: {trio.folder} is not a folder that can be "
+        "written to. Choose another one."
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["base", "tool"])
+def test_an_output_folder_that_is_an_input(trio: Trio, method, name):
+    before = (trio.folder / name / "model.safetensors").read_bytes()
+    result = run_yaml(trio.config(method), trio.folder / name, "--no-copy-tokenizer")
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == (
+        f"Error: output folder {trio.folder / name}: it is also the folder of a model that is "
+        "merged, and would be overwritten while it is read. Choose another one."
+    )
+    assert (trio.folder / name / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("dtypes", [{}, {"dtype": "float32"}, {"out_dtype": "float64"}])
+def test_the_size_of_the_output_is_known_before(trio: Trio, monkeypatch, dtypes):
     from mergekit_ram import preflight
 
     seen = []
-    monkeypatch.setattr(preflight, "check_output", lambda folder, size: seen.append(size))
-    trio.merge("ram_plus", out_dtype="float32")
-    assert seen == [sum(tensor.numel() for tensor in trio.base.values()) * 4]
+    monkeypatch.setattr(preflight, "check_output", lambda folder, size, inputs: seen.append(size))
+    written = trio.merge("ram_plus", **dtypes)
+    assert seen == [sum(tensor.numel() * tensor.itemsize for tensor in written.values())]
 
 
 INTERRUPTED = """
@@ -349,6 +398,97 @@ def test_interrupted_at_any_moment_nothing_loads(trio: Trio, method, how):
     assert_not_loadable(out)
 
 
+REPLACED = """
+import os, signal, sys
+from click.testing import CliRunner
+from mergekit.scripts.run_yaml import main
+
+recipe, out, renames = sys.argv[1:]
+rename, done = os.rename, []
+def counted(old, new):
+    done.append(old)
+    if len(done) == int(renames):
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(old, new)
+os.rename = counted
+main([recipe, out, "--no-copy-tokenizer", "--out-shard-size", "30K"])
+"""
+
+
+@BOTH
+@pytest.mark.parametrize("renames", ["1", "2"])
+def test_an_interrupted_merge_leaves_no_mixture_with_an_earlier_one(trio: Trio, method, renames):
+    out = trio.folder / "out"
+    succeed(run_yaml(trio.config("ram"), out, "--no-copy-tokenizer", "--out-shard-size", "30K"))
+    recipe = trio.folder / "recipe.yml"
+    recipe.write_text(yaml.safe_dump(trio.config(method, parameters={"scale": 0.5})))
+    result = subprocess.run(
+        [sys.executable, "-c", REPLACED, str(recipe), str(out), renames],
+        capture_output=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert result.returncode == -signal.SIGKILL
+    assert_not_loadable(out)
+
+
+@BOTH
+def test_a_merge_replaces_an_earlier_one_of_other_shards(trio: Trio, method, caplog):
+    out = trio.folder / "out"
+    options = ["--no-copy-tokenizer", "--out-shard-size", "30K"]
+    succeed(run_yaml(trio.config("ram", parameters={"scale": 0.5}), out, *options))
+    assert len(list(out.glob("*.safetensors"))) > 1
+    with caplog.at_level(logging.WARNING, logger="mergekit_ram"):
+        succeed(run_yaml(trio.config(method), out, "--no-copy-tokenizer"))
+    (message,) = [r.message for r in caplog.records]
+    assert message.startswith(f"output folder {out}: replacing the model in it (config.json, ")
+    assert [file.name for file in out.glob("*.safetensors*")] == ["model.safetensors"]
+    fresh = trio.merge(method)
+    assert all(torch.equal(read_weights(out)[name], fresh[name]) for name in fresh)
+
+
+@BOTH
+def test_other_entries_of_a_pickled_checkpoint_are_no_matter(trio: Trio, method):
+    plain = trio.merge(method)
+    weights = read_weights(agent(trio))
+    (agent(trio) / "model.safetensors").unlink()
+    torch.save({**weights, "epoch": 3}, agent(trio) / "pytorch_model.bin")
+    again = trio.merge(method)
+    assert all(torch.equal(again[name], plain[name]) for name in plain)
+
+
+def test_a_program_that_calls_run_merge_gets_the_checks_too(trio: Trio):
+    (agent(trio) / "model.safetensors").write_bytes(b"")
+    code = """
+import sys, yaml
+from mergekit.config import MergeConfiguration
+from mergekit.merge import run_merge
+from mergekit.options import MergeOptions
+
+config = MergeConfiguration.model_validate(yaml.safe_load(open(sys.argv[1])))
+try:
+    run_merge(config, sys.argv[2], MergeOptions())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    recipe = trio.folder / "recipe.yml"
+    recipe.write_text(yaml.safe_dump(trio.config("ram")))
+    command = [sys.executable, "-c", code, str(recipe), str(trio.folder / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.startswith(f"InputError model {agent(trio)}: cannot read")
+
+
+@BOTH
+def test_a_shared_parameter_under_a_model_is_warned_of(trio: Trio, method, caplog):
+    models = trio.config(method)["models"]
+    models[0]["parameters"] = {"epsilon": 0.1, "weight": 1.0}
+    with caplog.at_level(logging.WARNING, logger="mergekit_ram"):
+        trio.merge(method, models=models)
+    assert [r.message for r in caplog.records] == [
+        "parameter 'epsilon' has no effect under a model: it is one of the whole merge; write it "
+        "under `parameters:` at the top, of a module, or of a slice"
+    ]
+
+
 @BOTH
 def test_an_unknown_parameter_is_warned_of_with_the_nearest_name(trio: Trio, method, caplog):
     models = trio.config(method)["models"]
@@ -380,7 +520,7 @@ def test_rounding_the_inputs_is_warned_of(tmp_path, method, caplog):
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="mergekit_ram"):
         trio.merge(method, out_dtype="bfloat16")
-    assert not caplog.records
+    assert not [r.message for r in caplog.records if "rounded" in r.message]
 
 
 @BOTH

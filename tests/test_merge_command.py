@@ -116,6 +116,8 @@ def test_the_same_run_twice_gives_the_same_bytes(trio: Trio):
         ["--async-write", "--write-threads", "2"],
         ["--low-cpu-memory"],
         ["--clone-tensors"],
+        ["--device", "cpu"],
+        ["--read-to-gpu"],
     ],
 )
 def test_options_change_no_byte(trio: Trio, method, options):
@@ -193,7 +195,7 @@ def test_rescale_by_hand_for_every_agent_counts_nothing(trio: Trio):
 
 
 def test_parameters_of_single_tensors_are_those_of_mergekits_filters(trio: Trio):
-    first, *others = trio.agents
+    _, *others = trio.agents
     config = trio.config("ram_plus")
     config["models"][0]["parameters"] = {
         "weight": [{"filter": "mlp", "value": 0.0}, {"value": 1.0}]
@@ -204,7 +206,6 @@ def test_parameters_of_single_tensors_are_those_of_mergekits_filters(trio: Trio)
         for model, weights in trio.agents.items()
     }
     assert_merged(written, reference.merge(trio.base, kept, r=0.1), torch.bfloat16)
-    assert first in trio.agents
 
 
 def test_the_counting_pass_shows_a_bar_and_a_line_per_agent(trio: Trio, caplog):
@@ -221,6 +222,20 @@ def test_the_counting_pass_shows_a_bar_and_a_line_per_agent(trio: Trio, caplog):
             f"agent {model}: density {density:.2f} %, shared {sum(more):,}, unique {unique:,}, "
             f"ρ {counts.ratio(model):.4g}, λ {counts.rescale(model, 0.1, 2.0):.4f}"
         )
+
+
+def test_the_line_of_an_agent_shows_the_factor_that_is_used(trio: Trio, caplog):
+    config = trio.config("ram_plus")
+    coder, tool, memory = config["models"]
+    coder["parameters"] = {"rescale": 1.3}
+    tool["parameters"] = {"weight": 0}
+    with caplog.at_level(logging.INFO, logger="mergekit_ram"):
+        merge_yaml(config, trio.folder / "merged")
+    lines = {r.message.split(":")[0]: r.message for r in caplog.records}
+    assert lines[f"agent {coder['model']}"].endswith("λ 1.3000")
+    assert lines[f"agent {tool['model']}"].endswith("takes no part, its weight is 0 everywhere")
+    assert "λ 1." in lines[f"agent {memory['model']}"]
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
 def test_quiet_is_silent(trio: Trio):

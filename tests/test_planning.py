@@ -92,7 +92,7 @@ def test_the_multi_gpu_executor_counts_first_and_keeps_the_tensors_separate(trio
         tasks = plan(trio, tmp_path / "out", multi_gpu=True)
         executor = MultiGPUExecutor(tasks, num_gpus=2)
     leading = [type(handle.task()).__name__ for handle in executor.leading_main_handles]
-    assert leading == ["ComputeDevice", "CountOverlaps", "TensorWriterTask"]
+    assert leading == ["ComputeDevice", "CountOverlaps", "MergedTensorWriter"]
     merges = [
         {handle._index for handle in handles if isinstance(handle.task(), RamMergeTask)}
         for handles in executor.gpu_assignments.values()
