@@ -142,7 +142,8 @@ class Chunks:
         if all(tensor.is_contiguous() for tensor in self._tensors):
             flat = [tensor.view(-1) for tensor in self._tensors]
             for start in range(0, self.numel, self.size):
-                yield tuple(tensor[start : start + self.size] for tensor in flat), start
+                length = min(self.size, self.numel - start)
+                yield tuple(tensor.narrow(0, start, length) for tensor in flat), start
             return
         # Flattening a strided tensor copies it, so flatten a few rows at a time.
         rows = self._tensors[0].shape[0]

@@ -85,12 +85,13 @@ def count(
     bits = max(1, min(PATTERN_BITS, len(agents)))
     groups = -(-len(agents) // bits)
     shape = (groups, native.LANES, (len(agents) + 1) << bits)
-    count_chunk = native.count_chunk if _is_native(chunks) else torch_kernels.count_chunk
+    backend = native if _is_native(chunks) else torch_kernels
 
     def work(first: int, step: int) -> torch.Tensor:
         histograms = torch.zeros(shape, dtype=torch.int64, device=chunks.device)
+        count_chunk = backend.counter(epsilon, bits, histograms)
         for chunk in chunks.walk(first, step):
-            count_chunk(chunk, epsilon, bits, histograms)
+            count_chunk(chunk)
         return histograms.sum(dim=1)
 
     histograms = sum(_shared_out(work, chunks), torch.zeros((), dtype=torch.int64))
@@ -146,11 +147,12 @@ def merge(
     out = torch.empty(base.shape, dtype=out_dtype or chunks.input_dtype, device=base.device)
     flat_out = out.view(-1)
     largest = min(torch.finfo(out.dtype).max, torch.finfo(chunks.compute_dtype).max)
-    merge_chunk = native.merge_chunk if _is_native(chunks) else torch_kernels.merge_chunk
+    backend = native if _is_native(chunks) else torch_kernels
+    merge_chunk = backend.merger(recipe, largest, chunks.compute_dtype)
 
     def work(first: int, step: int) -> None:
         for chunk in chunks.walk(first, step):
-            result, is_small = merge_chunk(chunk, recipe, largest)
+            result, is_small = merge_chunk(chunk)
             target = flat_out[chunk.start : chunk.stop].copy_(result)
             if not is_small:
                 _check_fits(chunk, result, target)

@@ -33,6 +33,8 @@ STRIP = 2048
 LANES = 4
 """Histograms filled in turns: an increment does not wait for the one before it."""
 
+_FINITE: dict[Any, Any] = {kind: np.finfo(kind).max for kind in (np.float32, np.float64)}
+
 
 class Compiled(NamedTuple):
     """The compiled loops; see :func:`count_block` and :func:`merge_block`."""
@@ -65,33 +67,41 @@ def compiled() -> Compiled | None:
     return Compiled(compile_one(count_block), compile_one(merge_block))
 
 
-def count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tensor) -> None:
-    """As :func:`mergekit_ram.torch_kernels.count_chunk`, with all lanes in use."""
-    block = chunk.load_all().numpy()
-    number = block.dtype.type
-    largest = np.finfo(block.dtype).max
-    if not _loops().count(block, number(epsilon), largest, bits, histograms.numpy()):
-        chunk.raise_if_not_finite()
+def counter(epsilon: float, bits: int, histograms: torch.Tensor) -> Callable[[Chunk], None]:
+    """As :func:`mergekit_ram.torch_kernels.counter`, with all lanes in use."""
+    loops, cells = _loops(), histograms.numpy()
+
+    def count_chunk(chunk: Chunk) -> None:
+        block = chunk.load_all().numpy()
+        number = block.dtype.type
+        if not loops.count(block, number(epsilon), _FINITE[number], bits, cells):
+            chunk.raise_if_not_finite()
+
+    return count_chunk
 
 
-def merge_chunk(chunk: Chunk, recipe: Recipe, largest: float) -> tuple[torch.Tensor, bool]:
-    """As :func:`mergekit_ram.torch_kernels.merge_chunk`."""
-    block = chunk.load_all().numpy()
-    number = block.dtype.type
-    result = chunk.buffer("result")
-    is_small = _loops().merge(
-        block,
+def merger(
+    recipe: Recipe, largest: float, dtype: torch.dtype
+) -> Callable[[Chunk], tuple[torch.Tensor, bool]]:
+    """As :func:`mergekit_ram.torch_kernels.merger`."""
+    loops = _loops()
+    number = np.float64 if dtype == torch.float64 else np.float32
+    arguments = (
         number(recipe.epsilon),
-        np.array(recipe.unique_factor, block.dtype),
-        np.array(recipe.weight, block.dtype),
-        recipe.divisors().numpy().astype(block.dtype),
+        np.array(recipe.unique_factor, number),
+        np.array(recipe.weight, number),
+        recipe.divisors().numpy().astype(number),
         recipe.overlap_power == 1.0,
         number(recipe.scale),
         number(largest),
-        np.finfo(block.dtype).max,
-        result.numpy(),
+        _FINITE[number],
     )
-    return result, is_small
+
+    def merge_chunk(chunk: Chunk) -> tuple[torch.Tensor, bool]:
+        result = chunk.buffer("result")
+        return result, loops.merge(chunk.load_all().numpy(), *arguments, result.numpy())
+
+    return merge_chunk
 
 
 def _loops() -> Compiled:

@@ -9,7 +9,8 @@ not depend on the chunk size or on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -17,20 +18,40 @@ from mergekit_ram.chunks import Chunk
 from mergekit_ram.recipe import Recipe
 
 
-def count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tensor) -> None:
-    """Add one chunk to the histograms of active agents.
+def counter(epsilon: float, bits: int, histograms: torch.Tensor) -> Callable[[Chunk], None]:
+    """What adds a chunk to the histograms of active agents.
 
     Args:
-        chunk: base and agents.
         epsilon: ε.
         bits: agents per histogram.
         histograms: int64 ``[groups, lanes, cells]``, of which the first lane is used; the cell
             of a parameter is its overlap count times 2^bits, plus a bit for every active
             agent of the group.
 
-    Raises:
-        KernelInputError: an input holds NaN or infinity.
+    Returns:
+        A function of a chunk, which raises KernelInputError where it holds NaN or infinity.
     """
+    return partial(_count_chunk, epsilon=epsilon, bits=bits, histograms=histograms)
+
+
+def merger(
+    recipe: Recipe, largest: float, dtype: torch.dtype
+) -> Callable[[Chunk], tuple[torch.Tensor, bool]]:
+    """What merges a chunk.
+
+    Args:
+        recipe: the scalars.
+        largest: the largest value that needs no second look.
+        dtype: that the chunks compute in.
+
+    Returns:
+        A function of a chunk. It gives the merged values, in scratch memory, and whether all
+        inputs are finite and all merged values smaller than ``largest``.
+    """
+    return partial(_merge_chunk, recipe=recipe, largest=largest)
+
+
+def _count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tensor) -> None:
     base = chunk.load(0, chunk.buffer("base"))
     cells = [chunk.buffer(f"cells {group}").zero_() for group in range(len(histograms))]
     total = torch.zeros((), dtype=base.dtype, device=base.device)
@@ -50,13 +71,7 @@ def count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tenso
         histogram.add_(torch.bincount(cell.to(torch.int32), minlength=histogram.numel()))
 
 
-def merge_chunk(chunk: Chunk, recipe: Recipe, largest: float) -> tuple[torch.Tensor, bool]:
-    """Merge one chunk.
-
-    Returns:
-        The merged values in scratch memory, and whether all inputs are finite and all merged
-        values smaller than ``largest``.
-    """
+def _merge_chunk(chunk: Chunk, recipe: Recipe, largest: float) -> tuple[torch.Tensor, bool]:
     result = _merge_masked(chunk, recipe)
     size = torch.abs(result, out=chunk.buffer("size"))
     low, high = (float(bound) for bound in torch.aminmax(size))
