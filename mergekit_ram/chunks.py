@@ -7,7 +7,6 @@ walk, so memory does not grow with the tensors. Inputs are borrowed and never wr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import torch
 
@@ -48,7 +47,7 @@ class Chunk:
     def __init__(
         self, parts: Sequence[torch.Tensor], start: int, input_dtype: torch.dtype, scratch: Scratch
     ):
-        self._parts = parts
+        self.parts = parts
         self._input_dtype = input_dtype
         self._scratch = scratch
         self.start = start
@@ -62,14 +61,14 @@ class Chunk:
 
     def load(self, index: int, out: torch.Tensor) -> torch.Tensor:
         """Input ``index`` in the compute dtype, copied: inputs are never written to."""
-        part = self._parts[index]
+        part = self.parts[index]
         if part.dtype != self._input_dtype:
             part = part.to(self._input_dtype)
         return out.copy_(part)
 
     def load_all(self) -> torch.Tensor:
         """All inputs in the compute dtype, ``[inputs, length]``."""
-        block = self._scratch.get("block", (len(self._parts), self.length))
+        block = self._scratch.get("block", (len(self.parts), self.length))
         for index, row in enumerate(block.unbind()):
             self.load(index, row)
         return block
@@ -80,7 +79,7 @@ class Chunk:
         Raises:
             KernelInputError: with its index.
         """
-        for index, part in enumerate(self._parts):
+        for index, part in enumerate(self.parts):
             check_finite(part, index)
             # Rounding to a narrower dtype can make an infinity of a finite value.
             if not torch.isfinite(part.to(self._input_dtype)).all():
@@ -120,10 +119,18 @@ class Chunks:
         self._tensors = [tensor.detach() for tensor in tensors]
         self.device = tensors[0].device
         self.numel = tensors[0].numel()
+        self.count = len(tensors)
         self.input_dtype = dtype or _promoted(tensors)
         is_double = self.input_dtype == torch.float64
         self.compute_dtype = torch.float64 if is_double else torch.float32
+        self.is_uniform = all(tensor.dtype == self.input_dtype for tensor in tensors)
+        self.is_contiguous = all(tensor.is_contiguous() for tensor in tensors)
+        self._chosen_size = chunk_size
         self.size = chunk_size or _chunk_size(self.device)
+
+    def prefer_size(self, size: int) -> None:
+        """Cut into chunks of this length, unless the caller chose one."""
+        self.size = self._chosen_size or size
 
     def __len__(self) -> int:
         """About how many chunks there are."""
@@ -132,25 +139,25 @@ class Chunks:
     def walk(self, first: int = 0, step: int = 1) -> Iterator[Chunk]:
         """Every ``step``-th chunk from ``first`` on, with scratch memory of its own."""
         scratch = Scratch(self.compute_dtype, self.device)
-        for parts, start in islice(self._parts(), first, None, step):
-            yield Chunk(parts, start, self.input_dtype, scratch)
-
-    def _parts(self) -> Iterator[tuple[tuple[torch.Tensor, ...], int]]:
-        """The chunks' tensors, flat, and where in the whole they start."""
         if self.numel == 0:
             return
-        if all(tensor.is_contiguous() for tensor in self._tensors):
-            flat = [tensor.view(-1) for tensor in self._tensors]
-            for start in range(0, self.numel, self.size):
-                length = min(self.size, self.numel - start)
-                yield tuple(tensor.narrow(0, start, length) for tensor in flat), start
-            return
-        # Flattening a strided tensor copies it, so flatten a few rows at a time.
+        parts = self._flat_parts if self.is_contiguous else self._row_parts
+        for tensors, start in parts(first, step):
+            yield Chunk(tensors, start, self.input_dtype, scratch)
+
+    def _flat_parts(self, first: int, step: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+        flat = [tensor.view(-1) for tensor in self._tensors]
+        for start in range(first * self.size, self.numel, step * self.size):
+            length = min(self.size, self.numel - start)
+            yield [tensor.narrow(0, start, length) for tensor in flat], start
+
+    def _row_parts(self, first: int, step: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+        """Flattening a strided tensor copies it, so flatten a few rows at a time."""
         rows = self._tensors[0].shape[0]
         row_size = self.numel // rows
-        step = max(1, self.size // row_size)
-        for row in range(0, rows, step):
-            parts = tuple(tensor[row : row + step].reshape(-1) for tensor in self._tensors)
+        height = max(1, self.size // row_size)
+        for row in range(first * height, rows, step * height):
+            parts = [tensor[row : row + height].reshape(-1) for tensor in self._tensors]
             yield parts, row * row_size
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -85,16 +86,16 @@ def count(
     bits = max(1, min(PATTERN_BITS, len(agents)))
     groups = -(-len(agents) // bits)
     shape = (groups, native.LANES, (len(agents) + 1) << bits)
-    backend = native if _is_native(chunks) else torch_kernels
+    backend = _backend(chunks, chunks.compute_dtype)
 
     def work(first: int, step: int) -> torch.Tensor:
         histograms = torch.zeros(shape, dtype=torch.int64, device=chunks.device)
-        count_chunk = backend.counter(epsilon, bits, histograms)
+        count_chunk = backend.counter(chunks, epsilon, bits, histograms)
         for chunk in chunks.walk(first, step):
             count_chunk(chunk)
         return histograms.sum(dim=1)
 
-    histograms = sum(_shared_out(work, chunks), torch.zeros((), dtype=torch.int64))
+    histograms = sum(_shared_out(work, chunks, backend), torch.zeros((), dtype=torch.int64))
     return OverlapCounts(base.numel(), _degrees(histograms.cpu(), len(agents), bits))
 
 
@@ -147,32 +148,36 @@ def merge(
     out = torch.empty(base.shape, dtype=out_dtype or chunks.input_dtype, device=base.device)
     flat_out = out.view(-1)
     largest = min(torch.finfo(out.dtype).max, torch.finfo(chunks.compute_dtype).max)
-    backend = native if _is_native(chunks) else torch_kernels
-    merge_chunk = backend.merger(recipe, largest, chunks.compute_dtype)
+    backend = _backend(chunks, out.dtype)
 
     def work(first: int, step: int) -> None:
+        merge_chunk = backend.merger(chunks, recipe, largest)
         for chunk in chunks.walk(first, step):
-            result, is_small = merge_chunk(chunk)
-            target = flat_out[chunk.start : chunk.stop].copy_(result)
-            if not is_small:
-                _check_fits(chunk, result, target)
+            target = flat_out[chunk.start : chunk.stop]
+            if not merge_chunk(chunk, target):
+                _check_fits(chunk, recipe, target)
 
-    _shared_out(work, chunks)
+    _shared_out(work, chunks, backend)
     return out
 
 
-def _is_native(chunks: Chunks) -> bool:
-    return chunks.device.type == "cpu" and native.available()
+def _backend(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
+    """Where the loops are that suit these tensors, which also decides the chunks' size."""
+    if chunks.device.type != "cpu" or not native.available():
+        return torch_kernels
+    if native.reads(chunks) and native.can_hold(out_dtype, chunks):
+        chunks.prefer_size(native.CHUNK)
+    return native
 
 
-def _shared_out(work: Callable[[int, int], T], chunks: Chunks) -> list[T]:
+def _shared_out(work: Callable[[int, int], T], chunks: Chunks, backend: ModuleType) -> list[T]:
     """Call ``work(first, step)`` in as many threads as pay; together they see every chunk.
 
     Compiled loops run beside each other. Torch operations are so short that handing over
     Python's lock between them costs all that a second thread gains.
     """
     workers = 1
-    if _is_native(chunks):
+    if backend is native:
         most = min(MAX_WORKERS, torch.get_num_threads())
         workers = max(1, min(most, len(chunks) // CHUNKS_PER_WORKER))
 
@@ -187,10 +192,10 @@ def _shared_out(work: Callable[[int, int], T], chunks: Chunks) -> list[T]:
         return list(pool.map(run, range(workers)))
 
 
-def _check_fits(chunk: Chunk, result: torch.Tensor, target: torch.Tensor) -> None:
-    """Refuse broken inputs and infinite results; ``target`` is the rounded ``result``."""
+def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:
+    """Refuse broken inputs and infinite results; ``target`` holds the rounded ones."""
     chunk.raise_if_not_finite()
-    size = float(result.abs().max())
+    result, size = torch_kernels.merged(chunk, recipe)
     # NaN fails this comparison too.
     if not size < float("inf"):
         raise KernelOverflowError(f"the merged values overflow {result.dtype}")

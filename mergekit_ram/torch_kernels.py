@@ -14,14 +14,17 @@ from functools import partial
 
 import torch
 
-from mergekit_ram.chunks import Chunk
+from mergekit_ram.chunks import Chunk, Chunks
 from mergekit_ram.recipe import Recipe
 
 
-def counter(epsilon: float, bits: int, histograms: torch.Tensor) -> Callable[[Chunk], None]:
+def counter(
+    chunks: Chunks, epsilon: float, bits: int, histograms: torch.Tensor
+) -> Callable[[Chunk], None]:
     """What adds a chunk to the histograms of active agents.
 
     Args:
+        chunks: that it will be called with.
         epsilon: ε.
         bits: agents per histogram.
         histograms: int64 ``[groups, lanes, cells]``, of which the first lane is used; the cell
@@ -34,21 +37,38 @@ def counter(epsilon: float, bits: int, histograms: torch.Tensor) -> Callable[[Ch
     return partial(_count_chunk, epsilon=epsilon, bits=bits, histograms=histograms)
 
 
-def merger(
-    recipe: Recipe, largest: float, dtype: torch.dtype
-) -> Callable[[Chunk], tuple[torch.Tensor, bool]]:
+def merger(chunks: Chunks, recipe: Recipe, largest: float) -> Callable[[Chunk, torch.Tensor], bool]:
     """What merges a chunk.
 
     Args:
+        chunks: that it will be called with.
         recipe: the scalars.
         largest: the largest value that needs no second look.
-        dtype: that the chunks compute in.
 
     Returns:
-        A function of a chunk. It gives the merged values, in scratch memory, and whether all
-        inputs are finite and all merged values smaller than ``largest``.
+        A function of a chunk and the tensor ``[length]`` that receives its merged values. It
+        tells whether all inputs are finite and all merged values smaller than ``largest``.
     """
-    return partial(_merge_chunk, recipe=recipe, largest=largest)
+
+    def merge_chunk(chunk: Chunk, target: torch.Tensor) -> bool:
+        result, high = merged(chunk, recipe)
+        target.copy_(result)
+        return high < largest
+
+    return merge_chunk
+
+
+def merged(chunk: Chunk, recipe: Recipe) -> tuple[torch.Tensor, float]:
+    """A chunk's merged values, in scratch memory, and the size of the largest.
+
+    NaN or infinity in an input passes through to that size.
+    """
+    result = _merge_masked(chunk, recipe)
+    size = torch.abs(result, out=chunk.buffer("size"))
+    low, high = (float(bound) for bound in torch.aminmax(size))
+    if low == 0:
+        _repair_zeros(result, chunk, recipe)
+    return result, high
 
 
 def _count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tensor) -> None:
@@ -69,16 +89,6 @@ def _count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tens
         chunk.raise_if_not_finite()
     for cell, histogram in zip(cells, histograms[:, 0], strict=True):
         histogram.add_(torch.bincount(cell.to(torch.int32), minlength=histogram.numel()))
-
-
-def _merge_chunk(chunk: Chunk, recipe: Recipe, largest: float) -> tuple[torch.Tensor, bool]:
-    result = _merge_masked(chunk, recipe)
-    size = torch.abs(result, out=chunk.buffer("size"))
-    low, high = (float(bound) for bound in torch.aminmax(size))
-    # NaN and infinity pass through to both bounds: an agent's too, as a product by zero.
-    if low == 0:
-        _repair_zeros(result, chunk, recipe)
-    return result, high < largest
 
 
 def _merge_masked(chunk: Chunk, recipe: Recipe) -> torch.Tensor:
