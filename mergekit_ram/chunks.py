@@ -15,6 +15,9 @@ CPU_GRAIN = 32_768
 smaller one without waiting for any other thread. A dozen float32 buffers of this length stay
 in the L2 cache."""
 
+SERIAL_CHUNK = CPU_GRAIN - 64
+"""The longest chunk whose torch operations all run in the calling thread."""
+
 ACCELERATOR_CHUNK = 8_388_608
 """Elements per chunk elsewhere: enough to fill a GPU, few enough to stay below 2**24."""
 
@@ -178,4 +181,4 @@ def _chunk_size(device: torch.device) -> int:
     if device.type != "cpu":
         return ACCELERATOR_CHUNK
     threads = torch.get_num_threads() // 2
-    return CPU_GRAIN * threads if threads > 1 else CPU_GRAIN - 64
+    return CPU_GRAIN * threads if threads > 1 else SERIAL_CHUNK

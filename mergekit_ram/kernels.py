@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from mergekit_ram import native, torch_kernels
-from mergekit_ram.chunks import Chunk, Chunks, KernelInputError, check_finite
+from mergekit_ram.chunks import SERIAL_CHUNK, Chunk, Chunks, KernelInputError, check_finite
 from mergekit_ram.recipe import Recipe
 
 __all__ = [
@@ -165,8 +165,8 @@ def _backend(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
     """Where the loops are that suit these tensors, which also decides the chunks' size."""
     if chunks.device.type != "cpu" or not native.available():
         return torch_kernels
-    if native.reads(chunks) and native.can_hold(out_dtype, chunks):
-        chunks.prefer_size(native.CHUNK)
+    is_direct = native.reads(chunks) and native.can_hold(out_dtype, chunks)
+    chunks.prefer_size(native.CHUNK if is_direct else SERIAL_CHUNK)
     return native
 
 
