@@ -78,7 +78,8 @@ def merge_tensor(
     for name, mask in active.items():
         overlap += mask
         total += torch.where(mask, deltas[name] * weight.get(name, 1.0), 0)
-    divisors = torch.tensor([max(k, 1) ** overlap_power for k in range(len(agents) + 1)])
+    powers = [max(k, 1) ** overlap_power for k in range(len(agents) + 1)]
+    divisors = torch.tensor(powers, dtype=torch.float64)
     mean = total / divisors.to(base.dtype)[overlap.long()]
     if scale != 1.0:
         mean = mean * scale

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,23 @@ from hypothesis import strategies as st
 from reference import count as reference_count
 from reference import merge_tensor, same_bits
 
+from mergekit_ram import native
 from mergekit_ram.kernels import KernelInputError, KernelOverflowError, count, merge
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 CHUNK_SIZES = (1, 7, 64, 1000, None)
+
+
+@pytest.fixture(params=["torch", "numba"], scope="module", autouse=True)
+def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every test of this file holds for both."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+        assert native.available()
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setenv(native.DISABLE_VARIABLE, "0")
+        yield request.param
 
 
 @st.composite
@@ -164,6 +178,31 @@ def test_the_number_of_threads_changes_no_byte():
         assert counts == results[0][1]
 
 
+def test_many_chunks_are_shared_out_without_a_gap():
+    torch.manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float32):
+        base = torch.randn(3_000_001).to(dtype)
+        agents = [base + torch.randn(3_000_001) * (torch.rand(3_000_001) < 0.4) for _ in range(2)]
+        agents = [agent.to(dtype) for agent in agents]
+        named = {f"{n}": agent for n, agent in enumerate(agents)}
+        expected = merge_tensor(base, named, rescale={"0": 1.2, "1": 1.1})
+        merged = merge(base, agents, epsilon=1e-5, rescale=[1.2, 1.1])
+        assert same_bits(merged, expected.to(dtype))
+        counts = count(base, agents, epsilon=1e-5).overlap_degree
+        degrees = reference_count({"w": base}, {n: {"w": t} for n, t in named.items()})
+        assert [list(row) for row in counts] == list(degrees.overlap_degree.values())
+
+
+def test_the_largest_finite_bfloat16_is_no_overflow():
+    largest = torch.tensor([torch.finfo(torch.bfloat16).max], dtype=torch.bfloat16)
+    merged = merge(torch.zeros(1, dtype=torch.bfloat16), [largest], epsilon=1e-5)
+    assert same_bits(merged, largest)
+    above = largest.float() * 1.003
+    message = r"does not fit torch\.bfloat16"
+    with pytest.raises(KernelOverflowError, match=message):
+        merge(torch.zeros(1), [above], epsilon=1e-5, out_dtype=torch.bfloat16)
+
+
 def test_empty_and_scalar_tensors():
     empty = torch.zeros(0, 4)
     assert merge(empty, [empty], epsilon=1e-5).shape == (0, 4)
@@ -223,6 +262,27 @@ def test_inputs_that_overflow_a_narrower_dtype_are_refused():
         with pytest.raises(KernelInputError, match=r"do not fit torch\.float16") as caught:
             kernel(base, [agent], epsilon=1e-5, dtype=torch.float16)
         assert caught.value.index == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1,), (5,), ()])
+def test_other_shapes_are_refused_and_never_broadcast(shape):
+    for kernel in (count, merge):
+        with pytest.raises(KernelInputError, match=r"has shape .*, the base \[4\]") as caught:
+            kernel(torch.zeros(4), [torch.zeros(4), torch.ones(shape)], epsilon=1e-5)
+        assert caught.value.index == 2
+
+
+def test_integers_are_refused():
+    for kernel in (count, merge):
+        with pytest.raises(KernelInputError, match=r"is of torch\.int64"):
+            kernel(torch.zeros(4), [torch.ones(4, dtype=torch.int64)], epsilon=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf")])
+def test_a_threshold_out_of_range_is_refused(epsilon):
+    for kernel in (count, merge):
+        with pytest.raises(ValueError, match="epsilon must be a finite number"):
+            kernel(torch.zeros(4), [torch.ones(4)], epsilon=epsilon)
 
 
 def test_parameters_that_require_gradients_are_merged_without():

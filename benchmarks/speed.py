@@ -1,0 +1,156 @@
+"""How long every method takes and how much memory: ``python benchmarks/speed.py --help``."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import tempfile
+from pathlib import Path
+
+import click
+from checkpoints import SHAPES, Checkpoints, Shape
+from merging import METHODS, Memory, Method, memory, seconds
+
+DENSITIES = (0.032, 0.462, 0.543)
+"""Shares of parameters that the paper's three agents changed; further agents repeat them."""
+
+LABELS = tuple(method.label for method in METHODS)
+DTYPES = ("bfloat16", "float16", "float32")
+COLUMNS = "{:<20} {:>9} {:>9} {:>9} {:>10} {:>10}"
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--size", type=click.Choice(list(SHAPES)), default="0.49B", help="Model to make.")
+@click.option(
+    "--shape",
+    type=int,
+    nargs=4,
+    metavar="LAYERS HIDDEN INTERMEDIATE VOCABULARY",
+    help="A Qwen2 model of any other size, instead of --size.",
+)
+@click.option("--agents", type=click.IntRange(min=1), default=3, help="How many agents to merge.")
+@click.option(
+    "--density",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+    default=DENSITIES,
+    help="Share of parameters that an agent changed; give it once per agent, or they repeat.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", help="Of all models.")
+@click.option(
+    "--method",
+    "labels",
+    type=click.Choice(LABELS),
+    multiple=True,
+    default=LABELS,
+    help="Methods to run; linear always runs, since the others are compared with it.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=3, help="Runs of each, in turns.")
+@click.option("--cold", is_flag=True, help="Drop the inputs from the page cache before each run.")
+@click.option("--with-memory/--no-memory", default=True, help="Measure memory too.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(tempfile.gettempdir()) / "mergekit-ram-benchmark",
+    help="Where the models and the merges go; models are kept for the next run.",
+)
+def main(
+    size: str,
+    shape: tuple[int, int, int, int] | None,
+    agents: int,
+    density: tuple[float, ...],
+    dtype: str,
+    labels: tuple[str, ...],
+    rounds: int,
+    cold: bool,
+    with_memory: bool,
+    folder: Path,
+) -> None:
+    """Time merges of a random base and its agents, and print a table.
+
+    Makes the models it needs, merges them with every method through mergekit's own run_merge
+    in this process, method after method and round after round, and prints
+
+    \b
+      seconds    median over the rounds, from planning to the last byte written
+      x linear   these seconds divided by those of linear
+      GB/s       bytes of all models, as often as the method reads them, plus the output's
+      anonymous  peak of RssAnon in a fresh process; mapped file pages do not count
+      resident   peak RSS of the same process; mapped file pages do count
+
+    Examples:
+
+    \b
+      python benchmarks/speed.py
+      python benchmarks/speed.py --method ram --method ram_plus --rounds 7
+      python benchmarks/speed.py --agents 8 --method ram_plus
+      python benchmarks/speed.py --size 0.05B --dtype float32 --cold
+    """
+    densities = tuple(density[number % len(density)] for number in range(agents))
+    checkpoints = Checkpoints(Shape(*shape) if shape else SHAPES[size], densities, dtype)
+    name = "x".join(map(str, shape)) if shape else size
+    models = (
+        folder / f"{name}-{dtype}-{agents}-{'-'.join(f'{d:g}' for d in dict.fromkeys(density))}"
+    )
+    parameters = checkpoints.make(models)
+    methods = [method for method in METHODS if method.label in {"linear", *labels}]
+
+    times: dict[str, list[float]] = {method.label: [] for method in methods}
+    for number in range(rounds):
+        for method in methods:
+            times[method.label].append(seconds(method, models, agents, folder / "out", cold=cold))
+        click.echo(f"round {number + 1} of {rounds} done", err=True)
+    memories = {}
+    if with_memory:
+        memories = {m.label: memory(m, models, agents, folder / "out") for m in methods}
+
+    click.echo(
+        f"{parameters / 1e9:.3g}B parameters, {dtype}, base and {agents} agents, "
+        f"{'cold' if cold else 'warm'} page cache, {rounds} rounds\n{_machine()}\n"
+    )
+    click.echo(_table(methods, times, memories, _bytes(models, agents)))
+
+
+def _table(
+    methods: list[Method],
+    times: dict[str, list[float]],
+    memories: dict[str, Memory],
+    model_bytes: tuple[int, int],
+) -> str:
+    read, written = model_bytes
+    medians = {label: statistics.median(runs) for label, runs in times.items()}
+    lines = [COLUMNS.format("method", "seconds", "x linear", "GB/s", "anonymous", "resident")]
+    for method in methods:
+        median = medians[method.label]
+        used = memories.get(method.label)
+        lines.append(
+            COLUMNS.format(
+                method.label,
+                f"{median:.2f}",
+                f"{median / medians['linear']:.2f}",
+                f"{(read * method.passes + written) / median / 1e9:.2f}",
+                f"{used.anonymous / 1e6:,.0f} MB" if used else "-",
+                f"{used.resident / 1e6:,.0f} MB" if used else "-",
+            )
+        )
+    return "\n".join(lines)
+
+
+def _bytes(models: Path, agents: int) -> tuple[int, int]:
+    """Bytes of all inputs, and of an output of the inputs' dtype."""
+    base = sum(file.stat().st_size for file in models.glob("base/*.safetensors"))
+    return base * (agents + 1), base
+
+
+def _machine() -> str:
+    import torch
+
+    processor = platform.processor() or platform.machine()
+    if (info := Path("/proc/cpuinfo")).exists():
+        names = (line for line in info.read_text().splitlines() if line.startswith("model name"))
+        processor = next(names, processor).split(":")[-1].strip()
+    return f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    main()

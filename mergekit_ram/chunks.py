@@ -1,0 +1,196 @@
+"""Walks over equally shaped tensors chunk by chunk, with scratch memory that is reused.
+
+A chunk and its buffers fit the processor's caches, and the buffers are allocated once per
+walk, so memory does not grow with the tensors. Inputs are borrowed and never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+CPU_GRAIN = 32_768
+"""torch gives an elementwise operation one thread for every so many elements, and runs a
+smaller one without waiting for any other thread. A dozen float32 buffers of this length stay
+in the L2 cache."""
+
+SERIAL_CHUNK = CPU_GRAIN - 64
+"""The longest chunk whose torch operations all run in the calling thread."""
+
+ACCELERATOR_CHUNK = 8_388_608
+"""Elements per chunk elsewhere: enough to fill a GPU, few enough to stay below 2**24."""
+
+
+class KernelInputError(ValueError):
+    """A tensor that no formula holds for; ``index`` says which input: 0 is the base, t agent t."""
+
+    def __init__(self, index: int, problem: str):
+        super().__init__(problem)
+        self.index = index
+        self.problem = problem
+
+
+def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
+    """Refuse a tensor with NaN or infinity in it.
+
+    Raises:
+        KernelInputError: with ``index`` and the first such value.
+    """
+    # Only a sum that is not finite makes the search, and its full-size mask, worth it.
+    if torch.isfinite(tensor.detach().sum(dtype=torch.float64)):
+        return
+    broken = ~torch.isfinite(tensor)
+    raise KernelInputError(index, f"holds {float(tensor[broken][0])}")
+
+
+class Chunk:
+    """One stretch of every input, and the buffers that its arithmetic may use."""
+
+    def __init__(
+        self, parts: Sequence[torch.Tensor], start: int, input_dtype: torch.dtype, scratch: Scratch
+    ):
+        self.parts = parts
+        self._input_dtype = input_dtype
+        self._scratch = scratch
+        self.start = start
+        self.agent_count = len(parts) - 1
+        self.length = parts[0].numel()
+        self.stop = start + self.length
+
+    def buffer(self, name: str) -> torch.Tensor:
+        """A named scratch tensor ``[length]``; its old content is gone."""
+        return self._scratch.get(name, (self.length,))
+
+    def load(self, index: int, out: torch.Tensor) -> torch.Tensor:
+        """Input ``index`` in the compute dtype, copied: inputs are never written to."""
+        part = self.parts[index]
+        if part.dtype != self._input_dtype:
+            part = part.to(self._input_dtype)
+        return out.copy_(part)
+
+    def load_all(self) -> torch.Tensor:
+        """All inputs in the compute dtype, ``[inputs, length]``."""
+        block = self._scratch.get("block", (len(self.parts), self.length))
+        for index, row in enumerate(block.unbind()):
+            self.load(index, row)
+        return block
+
+    def raise_if_not_finite(self) -> None:
+        """Name the input that holds NaN or infinity, if one does.
+
+        Raises:
+            KernelInputError: with its index.
+        """
+        for index, part in enumerate(self.parts):
+            check_finite(part, index)
+            # Rounding to a narrower dtype can make an infinity of a finite value.
+            if not torch.isfinite(part.to(self._input_dtype)).all():
+                raise KernelInputError(index, f"holds values that do not fit {self._input_dtype}")
+
+
+class Scratch:
+    """Named tensors, allocated when first asked for; a shorter last chunk gets new ones."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device):
+        self._dtype = dtype
+        self._device = device
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.shape != shape:
+            tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+            self._tensors[name] = tensor
+        return tensor
+
+
+class Chunks:
+    """Equally shaped tensors, cut into flat chunks.
+
+    ``input_dtype`` is what the inputs are rounded to, ``compute_dtype`` what they are then
+    reckoned in: float64 where that is the input dtype, else float32.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        dtype: torch.dtype | None,
+        chunk_size: int | None,
+    ):
+        _check_alike(tensors)
+        # Detached, since a parameter that records gradients refuses buffers.
+        self._tensors = [tensor.detach() for tensor in tensors]
+        self.device = tensors[0].device
+        self.numel = tensors[0].numel()
+        self.count = len(tensors)
+        self.input_dtype = dtype or _promoted(tensors)
+        is_double = self.input_dtype == torch.float64
+        self.compute_dtype = torch.float64 if is_double else torch.float32
+        self.is_uniform = all(tensor.dtype == self.input_dtype for tensor in tensors)
+        self.is_contiguous = all(tensor.is_contiguous() for tensor in tensors)
+        self._chosen_size = chunk_size
+        self.size = chunk_size or _chunk_size(self.device)
+
+    def prefer_size(self, size: int) -> None:
+        """Cut into chunks of this length, unless the caller chose one."""
+        self.size = self._chosen_size or size
+
+    def __len__(self) -> int:
+        """About how many chunks there are."""
+        return -(-self.numel // self.size)
+
+    def walk(self, first: int = 0, step: int = 1) -> Iterator[Chunk]:
+        """Every ``step``-th chunk from ``first`` on, with scratch memory of its own."""
+        scratch = Scratch(self.compute_dtype, self.device)
+        if self.numel == 0:
+            return
+        parts = self._flat_parts if self.is_contiguous else self._row_parts
+        for tensors, start in parts(first, step):
+            yield Chunk(tensors, start, self.input_dtype, scratch)
+
+    def _flat_parts(self, first: int, step: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+        flat = [tensor.view(-1) for tensor in self._tensors]
+        for start in range(first * self.size, self.numel, step * self.size):
+            length = min(self.size, self.numel - start)
+            yield [tensor.narrow(0, start, length) for tensor in flat], start
+
+    def _row_parts(self, first: int, step: int) -> Iterator[tuple[list[torch.Tensor], int]]:
+        """Flattening a strided tensor copies it, so flatten a few rows at a time."""
+        rows = self._tensors[0].shape[0]
+        row_size = self.numel // rows
+        height = max(1, self.size // row_size)
+        for row in range(first * height, rows, step * height):
+            parts = [tensor[row : row + height].reshape(-1) for tensor in self._tensors]
+            yield parts, row * row_size
+
+
+def _check_alike(tensors: Sequence[torch.Tensor]) -> None:
+    """Broadcasting would make some unequal shapes a merge of something else."""
+    for index, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape:
+            raise KernelInputError(
+                index, f"has shape {list(tensor.shape)}, the base {list(tensors[0].shape)}"
+            )
+        if not tensor.is_floating_point():
+            raise KernelInputError(index, f"is of {tensor.dtype}, which is no floating point")
+
+
+def _promoted(tensors: Sequence[torch.Tensor]) -> torch.dtype:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    return dtype
+
+
+def _chunk_size(device: torch.device) -> int:
+    """Elements per chunk, which on a CPU decides how many threads work on it.
+
+    Half of torch's threads: every operation ends with all threads waiting for the slowest.
+    With as many as there are processors, another busy process on the machine makes that wait
+    a scheduler's time slice, hundreds of times the work. Two threads of one core gain little.
+    """
+    if device.type != "cpu":
+        return ACCELERATOR_CHUNK
+    threads = torch.get_num_threads() // 2
+    return CPU_GRAIN * threads if threads > 1 else SERIAL_CHUNK
