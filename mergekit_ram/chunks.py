@@ -37,11 +37,12 @@ def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
     Raises:
         KernelInputError: with ``index`` and the first such value.
     """
-    # Only a sum that is not finite makes the search, and its full-size mask, worth it.
-    if torch.isfinite(tensor.detach().sum(dtype=torch.float64)):
-        return
-    broken = ~torch.isfinite(tensor)
-    raise KernelInputError(index, f"holds {float(tensor[broken][0])}")
+    for piece in tensor.detach().reshape(-1).split(CPU_GRAIN):
+        # Only a sum that is not finite makes the search worth it.
+        if not torch.isfinite(piece.sum(dtype=torch.float64)):
+            broken = ~torch.isfinite(piece)
+            if broken.any():
+                raise KernelInputError(index, f"holds {float(piece[broken][0])}")
 
 
 class Chunk:

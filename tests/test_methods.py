@@ -178,6 +178,17 @@ def test_modules_are_merged_without_gradients():
     assert set(merged) == {"weight", "bias"}
 
 
+def test_tied_weights_of_a_module_are_counted_once():
+    inputs = models()
+    for model in inputs.values():
+        model["head"] = model["crowded"]
+    merged = merge_state_dicts(inputs, "ram_plus", base="base")
+    once = {name: {k: t for k, t in m.items() if k != "head"} for name, m in inputs.items()}
+    for name, tensor in expected(once, r=0.1).items():
+        assert same_bits(merged[name], tensor)
+    assert same_bits(merged["head"], merged["crowded"])
+
+
 def test_buffers_are_copied_when_equal_and_refused_when_not():
     inputs = models()
     for model in inputs.values():
