@@ -37,7 +37,7 @@ def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
     Raises:
         KernelInputError: with ``index`` and the first such value.
     """
-    for piece in tensor.detach().reshape(-1).split(CPU_GRAIN):
+    for piece in torch.split(tensor.detach().reshape(-1), CPU_GRAIN):
         # Only a sum that is not finite makes the search worth it.
         if not torch.isfinite(piece.sum(dtype=torch.float64)):
             broken = ~torch.isfinite(piece)
