@@ -137,12 +137,13 @@ class RamPlusMerge(RamMerge):
         if any(needs_counting(settings) for settings in parameters):
             if not _all_groups_at_hand.get():
                 raise _no_statistics(groups)
-            statistics = OverlapStatistics(
-                tensors=tuple(
-                    count_group(group, settings, dtype=dtype)
-                    for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True)
-                )
-            )
+            counted: dict[Hashable, TensorOverlap] = {}
+            for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True):
+                # A module lists a tied weight under both its names: one weight, counted once.
+                memory = tuple((e.id, e.tensor.data_ptr(), e.tensor.shape) for e in group.entries)
+                if memory not in counted:
+                    counted[memory] = count_group(group, settings, dtype=dtype)
+            statistics = OverlapStatistics(tensors=tuple(counted.values()))
             parameters = [with_rescale(settings, statistics) for settings in parameters]
         return super()._execute(
             groups, parameters, options, input_dtypes=input_dtypes, out_dtype=out_dtype
