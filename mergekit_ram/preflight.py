@@ -7,7 +7,6 @@ import functools
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,7 @@ import torch
 from mergekit.architecture.conversion import convert_checkpoint_tensors
 from mergekit.common import ModelReference, dtype_from_name
 from mergekit.config import MergeConfiguration
-from mergekit.graph import Task
-from mergekit.io import ShardedTensorIndex
-from mergekit.io.tasks import LoaderCache, LoadTensor
+from mergekit.io.tasks import LoaderCache
 from mergekit.merge_methods.base import MergeMethodSpec
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
@@ -27,12 +24,10 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.headers import TensorHeader, check_checkpoint, read_headers
+from mergekit_ram.loads import Load, loads_below
 from mergekit_ram.methods import MERGEABLE_DTYPES
 
 LOG = logging.getLogger("mergekit_ram")
-
-RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
-"""Looked up, not imported: a process that has not imported it has none of its tasks."""
 
 TOKENIZER_REMEDY = (
     "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
@@ -117,7 +112,7 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
     numels: dict[str, int] = {}
     narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     for merge in merges:
-        loads = list(_loads(merge.gather_tensors))
+        loads = list(loads_below(merge.gather_tensors))
         headers = {load.model: checkpoints.header(load) for load in loads}
         present = {model: header for model, header in headers.items() if header is not None}
         _check_presence(merge, loads, present)
@@ -206,40 +201,13 @@ def _looks_local(path: str) -> bool:
     return path.startswith((".", "/", "~")) or path.count("/") > 1
 
 
-@dataclass(frozen=True)
-class _Load:
-    """One model's part in a merge, whichever of mergekit's tasks loads it."""
-
-    model: str
-    index: ShardedTensorIndex
-    names: tuple[str, ...]
-    dtype: str | None
-    optional: bool
-    reference: ModelReference | None = None
-
-
-def _loads(task: Task[Any]) -> Iterator[_Load]:
-    """The loading tasks below a gathering task."""
-    raw = sys.modules.get(RAW_LOADER_MODULE)
-    if isinstance(task, LoadTensor):
-        names = (task.tensor, *(task.aliases or ()), *(task.tied_names or ()))
-        index = LoaderCache().get(task.model).index
-        yield _Load(str(task.model), index, names, task.dtype, task.optional, task.model)
-    elif raw is not None and isinstance(task, raw.SimpleLoadTensor):
-        index = raw.SimpleLoaderCache().get(task.model).index
-        yield _Load(task.model, index, (task.tensor_name,), task.dtype, optional=True)
-    else:
-        for argument in task.arguments().values():
-            yield from _loads(argument)
-
-
 class _Checkpoints:
     """Headers of the checkpoints of one plan, each file opened once."""
 
     def __init__(self) -> None:
         self._headers: dict[str, dict[str, TensorHeader]] = {}
 
-    def header(self, load: _Load) -> TensorHeader | None:
+    def header(self, load: Load) -> TensorHeader | None:
         headers = self._headers.get(load.model)
         if headers is None:
             headers = self._headers[load.model] = read_headers(load.index, load.model)
@@ -248,7 +216,7 @@ class _Checkpoints:
                 return headers[name]
         return self._converted(load, headers) if load.reference else None
 
-    def _converted(self, load: _Load, headers: dict[str, TensorHeader]) -> TensorHeader | None:
+    def _converted(self, load: Load, headers: dict[str, TensorHeader]) -> TensorHeader | None:
         """A tensor that mergekit assembles from others, such as packed experts."""
         assert load.reference is not None
         config = load.reference.config(trust_remote_code=LoaderCache().trust_remote_code)
@@ -261,7 +229,7 @@ class _Checkpoints:
 
 
 def _check_presence(
-    merge: ExecuteMergeMethodTask, loads: Sequence[_Load], present: Mapping[str, TensorHeader]
+    merge: ExecuteMergeMethodTask, loads: Sequence[Load], present: Mapping[str, TensorHeader]
 ) -> None:
     name, base = merge.output_weight.name, _base(merge)
     if base not in present and present:
@@ -329,7 +297,7 @@ def _narrower(wanted: torch.dtype, stored: torch.dtype) -> bool:
 
 
 def _output_dtype(
-    merge: ExecuteMergeMethodTask, loads: Sequence[_Load], present: Mapping[str, TensorHeader]
+    merge: ExecuteMergeMethodTask, loads: Sequence[Load], present: Mapping[str, TensorHeader]
 ) -> torch.dtype:
     """The dtype that is written: as configured, or what all inputs promote to."""
     configured = dtype_from_name(merge.out_dtype)
