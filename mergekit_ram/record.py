@@ -1,0 +1,261 @@
+"""The record of one inspection or merge: what ``--json`` writes and ``ram_overlap.json`` holds.
+
+One schema for both. Figures that a merge does not compute are null in its record. Every field
+says what it is; ``mergekit-ram schema`` prints that as a JSON schema.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, ValidationError
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
+
+RECORD_NAME = "ram_overlap.json"
+"""In the output folder of a merge."""
+
+SCHEMA_VERSION = 1
+
+Setting = float | tuple[float, ...]
+"""A number that holds for all tensors, or the different ones in ascending order."""
+
+Interval = tuple[float, float]
+Intervals = dict[str, Interval]
+
+
+class _Frozen(BaseModel, frozen=True, extra="forbid"):
+    pass
+
+
+class Settings(_Frozen):
+    """The merge's parameters; a list where filters or gradients give tensors different ones."""
+
+    epsilon: Setting = Field(description="ε, the threshold of activity")
+    scale: Setting = Field(description="s, the factor on the merged task vector")
+    overlap_power: Setting = Field(description="p; a shared sum is divided by |T|^p")
+    r: Setting | None = Field(description="r of λ = 1 + r · min(ρ, α); null for ram")
+    alpha: Setting | None = Field(description="α of the same; null for ram")
+
+
+class AgentRecord(_Frozen):
+    """What one agent changed in the whole model, and what the merge keeps of it."""
+
+    model: str = Field(description="the agent, as the configuration names it")
+    weight: Setting = Field(description="w, the factor on its task vector; 0: takes no part")
+    active: int = Field(description="parameters with |τ| > ε")
+    shared: int = Field(description="active ones that another agent changed too")
+    unique: int = Field(description="active ones that no other agent changed")
+    density: float = Field(description="active / parameters, 0 to 1")
+    overlap_degree: tuple[int, ...] = Field(
+        description="active parameters by the number of other agents that changed them, from 0"
+    )
+    overlap_unique_ratio: float | None = Field(
+        description="ρ = shared / unique; null: infinite, there is no unique parameter"
+    )
+    rescale: Setting = Field(description="λ, the factor on its unique parameters")
+    clipped: bool = Field(description="whether α limits λ in some tensor")
+
+    energy: float | None = Field(None, description="E = Σ τ² over its active parameters")
+    unique_energy: float | None = Field(None, description="U = Σ τ² over its unique parameters")
+    shared_energy: float | None = Field(
+        None, description="S = Σ m · τ over its shared parameters, m what the merge adds there"
+    )
+    retained: float | None = Field(
+        None,
+        description="share of the agent's own update that the configured method carries into "
+        "the merge, (λ·U + S) / E before rounding; 1 is whole",
+    )
+    retained_ram: float | None = Field(None, description="the same by ram, where λ is 1")
+    retained_ram_plus: float | None = Field(None, description="the same by ram_plus")
+    retained_mean: float | None = Field(None, description="the same by the mean of task vectors")
+    whole_rescale: float | None = Field(
+        None, description="the λ at which retained would be 1: (E − S) / U; null without unique"
+    )
+    realised_rescale: float | None = Field(
+        None,
+        description="λ after the output dtype has rounded: Σ (out − base) · τ / Σ τ² over its "
+        "unique parameters, divided by the factors scale · weight",
+    )
+    rescale_effect: float | None = Field(
+        None, description="share of its unique parameters whose stored value λ changes at all"
+    )
+    interval: Intervals | None = Field(
+        None, description="of a sample: 95 % intervals by field; null where all was counted"
+    )
+
+
+class PairRecord(_Frozen):
+    """How two agents' updates meet."""
+
+    first: str
+    second: str
+    both: int = Field(description="parameters that both changed")
+    jaccard: float | None = Field(description="both / parameters that either changed")
+    cosine: float | None = Field(description="of their task vectors where both changed")
+    sign_conflicts: float | None = Field(
+        description="share of those parameters where one goes up and the other down"
+    )
+    interval: Intervals | None = Field(None, description="as in an agent's record")
+
+
+class ThresholdAgent(_Frozen):
+    """One agent at one ε; r and α as configured for most parameters."""
+
+    model: str
+    active: int
+    shared: int
+    unique: int
+    density: float
+    unique_share: float | None = Field(description="unique / active")
+    overlap_unique_ratio: float | None
+    rescale: float
+    interval: Intervals | None = None
+
+
+class ThresholdRecord(_Frozen):
+    """The agents at one ε."""
+
+    epsilon: float
+    agents: tuple[ThresholdAgent, ...]
+
+
+class TensorAgent(_Frozen):
+    """What one agent changed in one tensor."""
+
+    model: str
+    weight: float
+    active: int
+    shared: int
+    unique: int
+    overlap_degree: tuple[int, ...]
+    rescale: float
+
+
+class TensorRecord(_Frozen):
+    """One tensor of the output, as often as it is written."""
+
+    name: str
+    numel: int
+    epsilon: float
+    change: float = Field(description="share of its parameters that some agent changed")
+    agents: tuple[TensorAgent, ...]
+    loading: str = Field(description="digest of what is loaded for it, and how")
+    interval: Intervals | None = None
+
+
+class SampleRecord(_Frozen):
+    """How a sample was drawn; every figure of the record is then an estimate."""
+
+    fraction: float = Field(description="of the rows of every tensor")
+    seed: int
+    parameters: int = Field(description="parameters that were looked at")
+
+
+class FileRecord(_Frozen):
+    """A file of weights, told apart without reading the weights."""
+
+    name: str
+    size: int
+    header: str = Field(description="digest of its tensors' names, shapes and dtypes")
+
+
+class ModelRecord(_Frozen):
+    """The files that a model was read from."""
+
+    model: str
+    files: tuple[FileRecord, ...]
+
+
+class Finding(_Frozen):
+    """Something that the figures say, in words."""
+
+    code: str = Field(description="for programs; stays the same where the words change")
+    text: str
+
+
+class Versions(_Frozen):
+    """What computed the record."""
+
+    mergekit_ram: str
+    mergekit: str
+    torch: str
+
+
+class OverlapRecord(_Frozen):
+    """The whole record."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    kind: Literal["inspection", "merge"]
+    merge_method: str = Field(description="as configured")
+    base: str = Field(description="the base model; several are joined by commas")
+    epsilon: Setting = Field(description="as in settings")
+    parameters: int = Field(description="of the output; a tied weight counts once")
+    settings: Settings
+    out_dtype: str = Field(description="of the merged weights; several are joined by commas")
+    agents: tuple[AgentRecord, ...]
+    pairwise: tuple[PairRecord, ...] | None = None
+    thresholds: tuple[ThresholdRecord, ...] | None = None
+    findings: tuple[Finding, ...] = ()
+    tensors: tuple[TensorRecord, ...]
+    sample: SampleRecord | None = None
+    seconds: float = Field(description="that counting took, or the merge as far as its last byte")
+    models: tuple[ModelRecord, ...]
+    versions: Versions
+
+    def statistics(self) -> OverlapStatistics:
+        """The counts alone, from which λ_t is computed for any r and α."""
+        return OverlapStatistics(
+            tensors=tuple(
+                TensorOverlap(
+                    name=tensor.name,
+                    numel=tensor.numel,
+                    agents=tuple(
+                        AgentCounts(model=agent.model, overlap_degree=agent.overlap_degree)
+                        for agent in tensor.agents
+                    ),
+                )
+                for tensor in self.tensors
+            )
+        )
+
+    def agent(self, model: str) -> AgentRecord:
+        """The record of the agent of that name."""
+        return next(agent for agent in self.agents if agent.model == model)
+
+    def to_json(self) -> str:
+        """The record as a text that ends with a newline."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def read_record(path: Path) -> OverlapRecord:
+    """Read a record again.
+
+    Raises:
+        InputError: the file is missing, or is no record of a version known here.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read as a record of overlaps: {error}. Give the {RECORD_NAME} "
+            "that a merge by ram or ram_plus wrote, or one of `mergekit-ram inspect --json`."
+        ) from None
+    version = found.get("schema_version") if isinstance(found, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} is no record of overlaps of version {SCHEMA_VERSION}: its schema_version is "
+            f"{version!r}. Write it again with this version of mergekit-ram."
+        )
+    try:
+        return OverlapRecord.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(
+            f"{path} is damaged: {place}: {first['msg']}. Write it again."
+        ) from None
