@@ -5,6 +5,7 @@ Broken files are found here, before anybody computes for hours.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from mergekit.io import ShardedTensorIndex
 from safetensors import SafetensorError, safe_open
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.loads import DIGEST_LENGTH
+from mergekit_ram.record import FileRecord
 
 SAFETENSORS_DTYPES = {
     "F64": torch.float64,
@@ -77,6 +80,24 @@ def read_headers(index: ShardedTensorIndex, model: str) -> dict[str, TensorHeade
             raise _broken(model, path, f"its index promises tensor {missing[0]}")
         headers.update(found)
     return headers
+
+
+def describe_files(index: ShardedTensorIndex, model: str) -> tuple[FileRecord, ...]:
+    """A checkpoint's files of weights, told apart by their sizes and headers.
+
+    Raises:
+        InputError: as :func:`read_headers`.
+    """
+    files = []
+    for shard in index.shards:
+        path = Path(index.base_path) / shard.filename
+        found = _read_shard(path, index.is_safetensors, model)
+        lines = [f"{name} {header.shape} {header.dtype}" for name, header in found.items()]
+        digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+        files.append(
+            FileRecord(name=shard.filename, size=path.stat().st_size, header=digest[:DIGEST_LENGTH])
+        )
+    return tuple(files)
 
 
 def check_checkpoint(folder: str, model: str) -> None:

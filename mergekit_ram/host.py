@@ -8,6 +8,7 @@ process imported first.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import logging
 import os
@@ -15,8 +16,9 @@ import re
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 from mergekit.merge_methods.base import MergeMethod
@@ -24,12 +26,19 @@ from mergekit.merge_methods.base import MergeMethod
 from mergekit_ram.errors import HostError
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 
+if TYPE_CHECKING:
+    from mergekit.config import MergeConfiguration
+    from mergekit.options import MergeOptions
+
+    from mergekit_ram.merge_record import MergeRecorder
+
 LOG = logging.getLogger("mergekit_ram")
 
 OLDEST_MERGEKIT = (0, 1, 5)
 FIRST_UNKNOWN_MERGEKIT = (0, 2)
 
 PLANNER_MODULE = "mergekit.plan"
+MERGE_MODULE = "mergekit.merge"
 RAW_PLANNER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 
 PLANNER_ATTRIBUTES = ("_plan", "plan_to_disk", "plan_in_memory")
@@ -47,8 +56,18 @@ TASK_FIELDS = frozenset(
     }
 )
 
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the writing of a plan's merges needs to know."""
+
+    size: int
+    recorder: MergeRecorder
+
+
 _undo: list[Callable[[], None]] = []
-_output_sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_plans: weakref.WeakKeyDictionary[Any, _Plan] = weakref.WeakKeyDictionary()
+_last_recorded: list[tuple[Any, MergeRecorder]] = []
 
 
 def register(registry: ModuleType) -> None:
@@ -76,6 +95,7 @@ def patch_planners() -> None:
     """
     _patch_planner()
     _patch_raw_planner()
+    _patch_card()
 
 
 def uninstall() -> None:
@@ -123,6 +143,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     if not isinstance(planner._method, RamMerge):
         return
     from mergekit_ram import planning, preflight
+    from mergekit_ram.merge_record import MergeRecorder
 
     _log_ownership(planner._method)
     preflight.warn_about_parameters(planner.config, planner._method.spec)
@@ -132,28 +153,73 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         for weight, task in planner._tensors
     ]
     output = preflight.check_merges(merges)
-    _output_sizes[planner] = output.size
-    merges = planning.plan_merges(
+    planned = planning.plan_merges(
         merges,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
-        ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
-        numels=output.numels,
+        ties_embeddings=_ties_embeddings(planner.out_model_config),
     )
-    planner._tensors = list(zip(weights, merges, strict=True))
+    planner._tensors = list(zip(weights, planned.tasks, strict=True))
+    recorder = MergeRecorder.of(planner._method.spec.name, planned.ledger, output.dtypes)
+    _plans[planner] = _Plan(output.size, recorder)
 
 
 def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
     """Check the output folder before the long passes; mergekit makes it when it writes."""
     tasks = wrapped(*args, **kwargs)
-    if planner not in _output_sizes:
+    plan = _plans.pop(planner, None)
+    if plan is None:
         return tasks
     from mergekit_ram import preflight, writing
 
     out_path = args[0] if args else kwargs["out_path"]
     models = [model.model.path for model in planner.config.referenced_models()]
-    preflight.check_output(out_path, _output_sizes.pop(planner), models)
-    return writing.guard_writing(tasks)
+    preflight.check_output(out_path, plan.size, models)
+    # One merge at a time is written; its card is asked for when it is done.
+    _last_recorded[:] = [(planner.config, plan.recorder)]
+    return writing.guard_writing(tasks, plan.recorder)
+
+
+def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:
+    """Add our section to mergekit's model card of a merge of ours."""
+    card = wrapped(*args, **kwargs)
+    config = kwargs.get("config", args[0] if args else None)
+    for recorded_config, recorder in _last_recorded:
+        if recorded_config is config:
+            card = recorder.extend_card(card)
+    _last_recorded.clear()
+    return card
+
+
+def plan_weights(config: MergeConfiguration, options: MergeOptions) -> list[Any]:
+    """The merges that ``mergekit-yaml`` would make, each weight of the output once.
+
+    Args:
+        config: of ``ram_plus``; brought into mergekit's normal form.
+        options: of mergekit's commands.
+
+    Raises:
+        RamError: models, parameters or mergekit are not as they have to be.
+    """
+    from mergekit.io.tasks import LoaderCache
+
+    from mergekit_ram import planning
+
+    module: Any = importlib.import_module(MERGE_MODULE)
+    _check(callable(getattr(module, "_model_out_config", None)), "merge._model_out_config")
+    architecture = module.get_architecture_info(config, options)
+    LoaderCache().setup(options=options)
+    out_config = module._model_out_config(
+        config, architecture, trust_remote_code=options.trust_remote_code
+    )
+    planner = module.MergePlanner(config, architecture, options, out_config)
+    planner._plan()
+    merges = [task for _, task in planner._tensors]
+    return planning.written_once(merges, _ties_embeddings(out_config))
+
+
+def _ties_embeddings(model_config: Any) -> bool:
+    return bool(getattr(model_config, "tie_word_embeddings", False))
 
 
 def _counting_device(options: Any) -> str | None:
@@ -163,6 +229,17 @@ def _counting_device(options: Any) -> str | None:
     from mergekit.common import get_torch_accelerator_type
 
     return str(get_torch_accelerator_type())
+
+
+def _patch_card() -> None:
+    """``run_merge`` writes the card after everything else, and may be running already."""
+    module = sys.modules.get(MERGE_MODULE)
+    generate = getattr(module, "generate_card", None)
+    if module is None or isinstance(generate, wrapt.FunctionWrapper):
+        return
+    if not callable(generate):
+        raise _mismatch("the function mergekit.merge.generate_card")
+    _replace(module, "generate_card", wrapt.FunctionWrapper(generate, _generate_card))
 
 
 def _patch_raw_planner() -> None:
@@ -184,6 +261,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     if not merges or not isinstance(_method_of(merges[0]), RamMerge):
         return wrapped(*args, **kwargs)
     from mergekit_ram import planning, preflight, writing
+    from mergekit_ram.merge_record import MergeRecorder
 
     _log_ownership(_method_of(merges[0]))
     output = preflight.check_merges(merges)
@@ -191,14 +269,16 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     preflight.check_output(
         kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models)
     )
-    merges = planning.plan_merges(merges, numels=output.numels)
+    planned = planning.plan_merges(merges)
+    recorder = MergeRecorder.of(merges[0].method_name, planned.ledger, output.dtypes)
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})
-            for save, merge in zip(saves, merges, strict=True)
-        ]
+            for save, merge in zip(saves, planned.tasks, strict=True)
+        ],
+        recorder,
     )
-    (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)])
+    (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)], recorder)
     return finalize
 
 

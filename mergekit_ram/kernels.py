@@ -23,10 +23,12 @@ from mergekit_ram.recipe import Recipe
 __all__ = [
     "KernelInputError",
     "KernelOverflowError",
+    "Merged",
     "OverlapCounts",
     "check_finite",
     "count",
     "merge",
+    "merge_and_count",
 ]
 
 PATTERN_BITS = 8
@@ -59,6 +61,36 @@ class OverlapCounts:
     overlap_degree: tuple[tuple[int, ...], ...]
 
 
+@dataclass(frozen=True)
+class Merged:
+    """One merged tensor, and the counts of its inputs."""
+
+    tensor: torch.Tensor
+    counts: OverlapCounts
+
+
+class _Tally:
+    """Histograms of which agents are active together, and the counts that follow from them.
+
+    Args:
+        agents: how many there are to count; of none nothing is counted.
+    """
+
+    def __init__(self, agents: int):
+        self._agents = agents
+        self.bits = max(1, min(PATTERN_BITS, agents))
+        self._shape = (-(-agents // self.bits), native.LANES, (agents + 1) << self.bits)
+
+    def histograms(self, device: torch.device) -> torch.Tensor:
+        """Zeros, int64 ``[groups, lanes, cells]``: one group per ``bits`` agents."""
+        return torch.zeros(self._shape, dtype=torch.int64, device=device)
+
+    def counts(self, numel: int, found: Sequence[torch.Tensor]) -> OverlapCounts:
+        """What all threads' histograms ``[groups, cells]`` say together."""
+        total = sum(found, torch.zeros((), dtype=torch.int64)).cpu()
+        return OverlapCounts(numel, _degrees(total, self._agents, self.bits))
+
+
 def count(
     base: torch.Tensor,
     agents: Sequence[torch.Tensor],
@@ -85,20 +117,17 @@ def count(
     """
     _check_epsilon(epsilon)
     chunks = Chunks((base, *agents), dtype, chunk_size)
-    bits = max(1, min(PATTERN_BITS, len(agents)))
-    groups = -(-len(agents) // bits)
-    shape = (groups, native.LANES, (len(agents) + 1) << bits)
+    tally = _Tally(len(agents))
     backend = _backend(chunks, chunks.compute_dtype)
 
     def work(first: int, step: int) -> torch.Tensor:
-        histograms = torch.zeros(shape, dtype=torch.int64, device=chunks.device)
-        count_chunk = backend.counter(chunks, epsilon, bits, histograms)
+        histograms = tally.histograms(chunks.device)
+        count_chunk = backend.counter(chunks, epsilon, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
             count_chunk(chunk)
         return histograms.sum(dim=1)
 
-    histograms = sum(_shared_out(work, chunks, backend), torch.zeros((), dtype=torch.int64))
-    return OverlapCounts(base.numel(), _degrees(histograms.cpu(), len(agents), bits))
+    return tally.counts(base.numel(), _shared_out(work, chunks, backend))
 
 
 def merge(
@@ -146,23 +175,53 @@ def merge(
         KernelOverflowError: the result is too large for ``out_dtype``.
         ValueError: ε is negative, NaN or infinite.
     """
-    _check_epsilon(epsilon)
-    chunks = Chunks((base, *agents), dtype, chunk_size)
     recipe = Recipe.of(len(agents), epsilon, rescale, weight, scale, overlap_power)
+    chunks = Chunks((base, *agents), dtype, chunk_size)
+    return _merge(base, chunks, recipe, out_dtype, _Tally(0)).tensor
+
+
+def merge_and_count(
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    *,
+    epsilon: float,
+    rescale: Sequence[float] | None = None,
+    weight: Sequence[float] | None = None,
+    scale: float = 1.0,
+    overlap_power: float = 1.0,
+    dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+    chunk_size: int | None = None,
+) -> Merged:
+    """Merge as :func:`merge` does and count as :func:`count` does, reading everything once."""
+    recipe = Recipe.of(len(agents), epsilon, rescale, weight, scale, overlap_power)
+    chunks = Chunks((base, *agents), dtype, chunk_size)
+    return _merge(base, chunks, recipe, out_dtype, _Tally(len(agents)))
+
+
+def _merge(
+    base: torch.Tensor,
+    chunks: Chunks,
+    recipe: Recipe,
+    out_dtype: torch.dtype | None,
+    tally: _Tally,
+) -> Merged:
+    _check_epsilon(recipe.epsilon)
     out = torch.empty(base.shape, dtype=out_dtype or chunks.input_dtype, device=base.device)
     flat_out = out.view(-1)
     largest = min(torch.finfo(out.dtype).max, torch.finfo(chunks.compute_dtype).max)
     backend = _backend(chunks, out.dtype)
 
-    def work(first: int, step: int) -> None:
-        merge_chunk = backend.merger(chunks, recipe, largest)
+    def work(first: int, step: int) -> torch.Tensor:
+        histograms = tally.histograms(chunks.device)
+        merge_chunk = backend.merger(chunks, recipe, largest, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
             target = flat_out[chunk.start : chunk.stop]
             if not merge_chunk(chunk, target):
                 _check_fits(chunk, recipe, target)
+        return histograms.sum(dim=1)
 
-    _shared_out(work, chunks, backend)
-    return out
+    return Merged(out, tally.counts(base.numel(), _shared_out(work, chunks, backend)))
 
 
 def _check_epsilon(epsilon: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +12,15 @@ from mergekit.common import ModelReference
 from mergekit.graph import Task
 from mergekit.io import ShardedTensorIndex
 from mergekit.io.tasks import LoaderCache, LoadTensor
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.tokenizer import PermutedVocabulary
 
 RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 """Looked up, not imported: a process that has not imported it has none of its tasks."""
+
+
+DIGEST_LENGTH = 16
+"""Hexadecimal digits; two different plans agree by chance once in 2**64."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +48,20 @@ def loads_below(task: Task[Any]) -> Iterator[Load]:
     else:
         for argument in task.arguments().values():
             yield from loads_below(argument)
+
+
+def loading_digest(merge: ExecuteMergeMethodTask) -> str:
+    """What a merge loads, and how it is aligned and rounded before it is counted.
+
+    Equal for the same tensors of the same models, wherever they are computed on.
+    """
+    gathering = merge.gather_tensors
+    lines = [type(gathering).__name__, str(merge.base_model), str(merge.dtype)]
+    lines += [f"{load.model} {load.names} {load.dtype}" for load in loads_below(gathering)]
+    if isinstance(gathering, PermutedVocabulary):
+        tokenizer = gathering.tokenizer_task
+        lines += [
+            f"{tokenizer.tokenizer_source} {tokenizer.add_tokens} {gathering.pad_to_multiple_of}",
+            *sorted(f"{name} {how}" for name, how in dict(gathering.tokens or {}).items()),
+        ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGEST_LENGTH]

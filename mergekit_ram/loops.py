@@ -15,7 +15,7 @@ do two things at once do not: hence several short loops over a strip that stays 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numpy as np
@@ -26,14 +26,15 @@ from numba.extending import intrinsic
 from mergekit_ram.native import LANES, STRIP
 
 Array = npt.NDArray[Any]
+T = TypeVar("T")
 
 
-def _compiled(function: Callable[..., bool]) -> Callable[..., bool]:
+def _compiled(function: Callable[..., T]) -> Callable[..., T]:
     """Machine code, made when it first meets a dtype and kept for the next process."""
     # numpy's error model: a division by zero gives infinity instead of leaving the loop.
     options = {"nogil": True, "error_model": "numpy"}
     try:
-        compiled: Callable[..., bool] = numba.njit(cache=True, **options)(function)
+        compiled: Callable[..., T] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to keep it in
         compiled = numba.njit(**options)(function)
     return compiled
@@ -47,6 +48,35 @@ def _pointer(context: Any, address: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(address), generate
+
+
+@_compiled
+def _load_strip(
+    addresses: Array, like: Array, size: int, start: int, length: int, shift: int, bits: Array
+) -> None:
+    """All inputs' bit patterns of one strip, as those of floats."""
+    for t in range(len(addresses)):
+        stored = numba.carray(_pointer(addresses[t]), (size,), like.dtype)[start : start + length]
+        row = bits[t]
+        if shift == 16:
+            for i in range(length):
+                row[i] = np.uint32(stored[i]) << np.uint32(16)
+        else:
+            for i in range(length):
+                row[i] = stored[i]
+
+
+@_compiled
+def _tally(cell: Array, length: int, histogram: Array) -> None:
+    """Add one strip's cells to a histogram ``[LANES, cells]``."""
+    whole = length - length % LANES
+    for i in range(0, whole, LANES):
+        histogram[0, cell[i]] += 1
+        histogram[1, cell[i + 1]] += 1
+        histogram[2, cell[i + 2]] += 1
+        histogram[3, cell[i + 3]] += 1
+    for i in range(whole, length):
+        histogram[0, cell[i]] += 1
 
 
 @_compiled
@@ -84,17 +114,7 @@ def count_block(
     broken = 0
     for start in range(0, size, STRIP):
         length = min(STRIP, size - start)
-        for t in range(agents + 1):
-            stored = numba.carray(_pointer(addresses[t]), (size,), like.dtype)[
-                start : start + length
-            ]
-            row = bits[t]
-            if shift == 16:
-                for i in range(length):
-                    row[i] = np.uint32(stored[i]) << np.uint32(16)
-            else:
-                for i in range(length):
-                    row[i] = stored[i]
+        _load_strip(addresses, like, size, start, length, shift, bits)
         base = values[0]
         for group in range(histograms.shape[0]):
             for i in range(length):
@@ -109,14 +129,7 @@ def count_block(
                     step = abs(value[i] - base[i])
                     cell[i] += add if step > epsilon else np.int32(0)
                     broken += 0 if step <= finite else 1
-            whole = length - length % LANES
-            for i in range(0, whole, LANES):
-                histograms[group, 0, cell[i]] += 1
-                histograms[group, 1, cell[i + 1]] += 1
-                histograms[group, 2, cell[i + 2]] += 1
-                histograms[group, 3, cell[i + 3]] += 1
-            for i in range(whole, length):
-                histograms[group, 0, cell[i]] += 1
+            _tally(cell, length, histograms[group])
     return broken == 0
 
 
@@ -136,12 +149,15 @@ def merge_block(
     scale: Any,
     largest: Any,
     finite: Any,
+    pattern_bits: int,
+    histograms: Array,
     out: Array,
 ) -> bool:
-    """Merge one chunk.
+    """Merge one chunk, and count it where there are histograms.
 
     Args:
-        addresses, like, size, shift, values, bits, epsilon, finite: as in :func:`count_block`.
+        addresses, like, size, shift, values, bits, epsilon, finite, pattern_bits, histograms:
+            as in :func:`count_block`.
         factor: s λ_t w_t per agent, of ``values``' dtype, as all that follows.
         weight: w_t per agent.
         divisor: |T|^p by |T|.
@@ -155,27 +171,20 @@ def merge_block(
     """
     agents = len(addresses) - 1
     overlap = np.empty(STRIP, np.int32)
+    cells = np.empty((histograms.shape[0], STRIP), np.int32)
     shared = np.empty(STRIP, values.dtype)
     lone = np.empty(STRIP, values.dtype)
     lone_bits = lone.view(bits.dtype)
     large = 0
     for start in range(0, size, STRIP):
         length = min(STRIP, size - start)
-        for t in range(agents + 1):
-            stored = numba.carray(_pointer(addresses[t]), (size,), like.dtype)[
-                start : start + length
-            ]
-            row = bits[t]
-            if shift == 16:
-                for i in range(length):
-                    row[i] = np.uint32(stored[i]) << np.uint32(16)
-            else:
-                for i in range(length):
-                    row[i] = stored[i]
+        _load_strip(addresses, like, size, start, length, shift, bits)
         base = values[0]
         for i in range(length):
             overlap[i] = 0
             shared[i] = 0
+        for group in range(len(cells)):
+            cells[group, :] = 0
         for i in range(length):
             lone[i] = base[i]
         for t in range(agents):
@@ -184,6 +193,10 @@ def merge_block(
                 step = abs(value[i] - base[i])
                 overlap[i] += np.int32(1) if step > epsilon else np.int32(0)
                 large += 0 if step <= finite else 1
+            if t // pattern_bits < len(cells):
+                cell, bit = cells[t // pattern_bits], np.int32(1 << (t % pattern_bits))
+                for i in range(length):
+                    cell[i] += bit if abs(value[i] - base[i]) > epsilon else np.int32(0)
             for i in range(length):
                 delta, before = value[i] - base[i], shared[i]
                 added = before + delta * w
@@ -197,6 +210,11 @@ def merge_block(
                     delta, before = value[i] - base[i], lone[i]
                     scaled = delta * f + base[i]
                     lone[i] = scaled if abs(delta) > epsilon else before
+        for group in range(len(cells)):
+            cell = cells[group]
+            for i in range(length):
+                cell[i] += overlap[i] << pattern_bits
+            _tally(cell, length, histograms[group])
         if is_mean:
             for i in range(length):
                 shared[i] = shared[i] / values.dtype.type(overlap[i]) * scale + base[i]

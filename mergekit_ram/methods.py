@@ -29,6 +29,7 @@ REFERENCE_URL = "https://arxiv.org/abs/2601.13572"
 CONTRACT = InputContract(base=BasePolicy.REQUIRED, min_non_base=1)
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
+_counted: ContextVar[list[TensorOverlap] | None] = ContextVar("counted", default=None)
 _all_groups_at_hand: ContextVar[bool] = ContextVar("all_groups_at_hand", default=False)
 
 
@@ -111,6 +112,7 @@ class RamPlusMerge(RamMerge):
             parameters.R,
             parameters.ALPHA,
             parameters.RESCALE,
+            parameters.STATISTICS,
         ),
         contract=CONTRACT,
         pretty_name="Reinforced Agent Merging Plus (RAM+)",
@@ -137,6 +139,11 @@ class RamPlusMerge(RamMerge):
         if any(needs_counting(settings) for settings in parameters):
             if not _all_groups_at_hand.get():
                 raise _no_statistics(groups)
+            if any(settings["statistics"] for settings in parameters):
+                raise PlanError(
+                    "ram_plus: 'statistics' are those of a merge planned from files; in memory "
+                    "everything is counted. Leave the parameter out."
+                )
             counted: dict[Hashable, TensorOverlap] = {}
             for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True):
                 # A module lists a tied weight under both its names: one weight, counted once.
@@ -148,6 +155,17 @@ class RamPlusMerge(RamMerge):
         return super()._execute(
             groups, parameters, options, input_dtypes=input_dtypes, out_dtype=out_dtype
         )
+
+
+@contextmanager
+def counting_merges() -> Iterator[list[TensorOverlap]]:
+    """Within it, every group that is merged adds its counts to the list."""
+    counted: list[TensorOverlap] = []
+    token = _counted.set(counted)
+    try:
+        yield counted
+    finally:
+        _counted.reset(token)
 
 
 @contextmanager
@@ -214,6 +232,12 @@ def count_group(
             epsilon=settings["epsilon"],
             dtype=dtype,
         )
+    return _tensor_overlap(group, agents, counts)
+
+
+def _tensor_overlap(
+    group: TensorGroup, agents: Sequence[TensorEntry], counts: kernels.OverlapCounts
+) -> TensorOverlap:
     degrees = {agent.id: row for agent, row in zip(agents, counts.overlap_degree, strict=True)}
     return TensorOverlap(
         name=str(group.metadata.name),
@@ -237,24 +261,31 @@ def merge_group(
 ) -> torch.Tensor:
     """Merge one group by RAM, or by RAM+ where ``settings`` holds a ``rescale`` per agent.
 
+    Within :func:`counting_merges` it is counted as well.
+
     Raises:
         InputError: NaN or infinity, a dtype that is no plain float, or a result that the
             output dtype cannot hold.
     """
     base, agents = _base_and_agents(group, settings)
     rescale = settings.get("rescale")
+    counted = _counted.get()
     with _named(group, [base, *agents]):
-        return kernels.merge(
-            base.tensor,
-            [agent.tensor for agent in agents],
-            epsilon=settings["epsilon"],
-            rescale=None if rescale is None else rescale.values_for(agents),
-            weight=settings["weight"].values_for(agents),
-            scale=settings["scale"],
-            overlap_power=settings["overlap_power"],
-            dtype=dtype,
-            out_dtype=out_dtype,
-        )
+        arguments: dict[str, Any] = {
+            "epsilon": settings["epsilon"],
+            "rescale": None if rescale is None else rescale.values_for(agents),
+            "weight": settings["weight"].values_for(agents),
+            "scale": settings["scale"],
+            "overlap_power": settings["overlap_power"],
+            "dtype": dtype,
+            "out_dtype": out_dtype,
+        }
+        tensors = [agent.tensor for agent in agents]
+        if counted is None:
+            return kernels.merge(base.tensor, tensors, **arguments)
+        merged = kernels.merge_and_count(base.tensor, tensors, **arguments)
+    counted.append(_tensor_overlap(group, agents, merged.counts))
+    return merged.tensor
 
 
 def _base_and_agents(

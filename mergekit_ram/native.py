@@ -67,8 +67,10 @@ def counter(
     return count_chunk
 
 
-def merger(chunks: Chunks, recipe: Recipe, largest: float) -> Callable[[Chunk, torch.Tensor], bool]:
-    """As :func:`mergekit_ram.torch_kernels.merger`."""
+def merger(
+    chunks: Chunks, recipe: Recipe, largest: float, bits: int, histograms: torch.Tensor
+) -> Callable[[Chunk, torch.Tensor], bool]:
+    """As :func:`mergekit_ram.torch_kernels.merger`, with all lanes in use."""
     strip = _Strip(chunks)
     loop = _loops().merge_block
     arguments = (
@@ -80,6 +82,8 @@ def merger(chunks: Chunks, recipe: Recipe, largest: float) -> Callable[[Chunk, t
         strip.number(recipe.scale),
         strip.number(largest),
         strip.finite,
+        bits,
+        histograms.numpy(),
     )
 
     def merge_chunk(chunk: Chunk, target: torch.Tensor) -> bool:

@@ -58,6 +58,11 @@ class AgentOverlap(AgentCounts, frozen=True):
             return self.shared / self.unique
         return math.inf if self.shared else 0.0
 
+    @property
+    def overlap_share(self) -> tuple[float, ...]:
+        """Of its active parameters, those that 0, 1, … others changed; empty without any."""
+        return tuple(degree / self.active for degree in self.overlap_degree if self.active)
+
     def rescale(self, r: float, alpha: float) -> float:
         """λ_t = 1 + r · clip(ρ_t, 0, α)."""
         return 1.0 + r * min(self.overlap_unique_ratio, alpha)
@@ -69,6 +74,15 @@ class TensorOverlap(BaseModel, frozen=True):
     name: str
     numel: int
     agents: tuple[AgentCounts, ...]
+
+    @property
+    def changed(self) -> int:
+        """Parameters that at least one agent changed."""
+        # A parameter that k + 1 agents changed is counted once by each of them.
+        return sum(
+            degree // (others + 1)
+            for others, degree in enumerate(_total(agent.overlap_degree for agent in self.agents))
+        )
 
     @model_validator(mode="after")
     def _agents_are_distinct(self) -> TensorOverlap:
@@ -96,14 +110,13 @@ class OverlapStatistics(BaseModel, frozen=True):
     @cached_property
     def agents(self) -> tuple[AgentOverlap, ...]:
         """Every agent with its counts summed over all tensors, in order of appearance."""
-        degrees: dict[str, list[int]] = {}
+        degrees: dict[str, list[tuple[int, ...]]] = {}
         for tensor in self.tensors:
             for agent in tensor.agents:
-                total = degrees.get(agent.model, [])
-                degrees[agent.model] = _add(total, agent.overlap_degree)
+                degrees.setdefault(agent.model, []).append(agent.overlap_degree)
         return tuple(
-            AgentOverlap(model=model, overlap_degree=tuple(degree), parameters=self.parameters)
-            for model, degree in degrees.items()
+            AgentOverlap(model=model, overlap_degree=_total(found), parameters=self.parameters)
+            for model, found in degrees.items()
         )
 
     def agent(self, model: str) -> AgentOverlap:
@@ -122,5 +135,6 @@ class OverlapStatistics(BaseModel, frozen=True):
         return {agent.model: agent for agent in self.agents}
 
 
-def _add(total: Iterable[int], more: Iterable[int]) -> list[int]:
-    return [a + b for a, b in zip_longest(total, more, fillvalue=0)]
+def _total(degrees: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Overlap degrees added up; where fewer agents hold a tensor they are shorter."""
+    return tuple(sum(column) for column in zip_longest(*degrees, fillvalue=0))

@@ -33,6 +33,20 @@ class NumberParameter(ParameterSpec):
             ) from None
 
 
+class PathParameter(ParameterSpec):
+    """A file's path, or nothing."""
+
+    def validate(self, value: Any) -> str | None:
+        """Return the path.
+
+        Raises:
+            ParameterError: anything but text.
+        """
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise ParameterError(f"parameter '{self.name}' must be {self.description}; got {value!r}")
+
+
 def _parameter(
     name: str, kind: Any, default: float | None, description: str, per_agent: bool = False
 ) -> NumberParameter:
@@ -52,4 +66,11 @@ RESCALE = _parameter(
     None,
     "a finite number ≥ 0, or left out to be computed",
     per_agent=True,
+)
+STATISTICS = PathParameter(
+    "statistics",
+    str | None,
+    ParameterScope.SHARED,
+    default=None,
+    description="the path of a ram_overlap.json, or left out to count",
 )

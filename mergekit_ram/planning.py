@@ -2,35 +2,39 @@
 
 A plan of ``ram_plus`` gets one :class:`CountOverlaps` task. It has the highest priority and
 depends on nothing that loads weights, so mergekit's executors run it before any tensor is
-merged or any file is made. Each merge task depends on it and takes its λ_t from it.
+merged or any file is made. Each merge task depends on it and takes its λ_t from it. A plan that
+needs no λ_t has its counts taken while it merges.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import tqdm
-from mergekit import merge_methods
-from mergekit.common import ImmutableMap, ModelReference, dtype_from_name
+from mergekit.common import ImmutableMap, ModelReference
 from mergekit.graph import Task
-from mergekit.merge_methods.base import TensorEntry, TensorGroup, TensorMetadata
-from mergekit.merge_methods.buffers import copy_non_floating_buffer
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
-from mergekit.tokenizer import BuildTokenizer
 from pydantic import PrivateAttr
 
-from mergekit_ram.descent import DescentWatch, warn_of
-from mergekit_ram.errors import InputError
-from mergekit_ram.methods import agent_name, count_group, needs_counting, with_rescale
-from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-from mergekit_ram.preflight import lacking_base
-
-LOG = logging.getLogger("mergekit_ram")
+from mergekit_ram import reuse
+from mergekit_ram.groups import (
+    Tokenizers,
+    agents_of,
+    check_base_present,
+    is_floating,
+    load_group,
+    named_refusals,
+    present,
+    settings_of,
+    tensor_group,
+)
+from mergekit_ram.ledger import Ledger
+from mergekit_ram.methods import count_group, counting_merges, needs_counting, with_rescale
+from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
@@ -67,23 +71,29 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     plan: int
     quiet: bool = False
     device: str | None = None
-    _merges: tuple[ExecuteMergeMethodTask, ...] = PrivateAttr(default=())
+    _ledger: Ledger = PrivateAttr()
+    _known: OverlapStatistics | None = PrivateAttr(default=None)
 
     @classmethod
-    def over(
-        cls, merges: Sequence[ExecuteMergeMethodTask], *, quiet: bool, device: str | None
+    def of(
+        cls,
+        ledger: Ledger,
+        *,
+        quiet: bool,
+        device: str | None,
+        known: OverlapStatistics | None = None,
     ) -> CountOverlaps:
         """The counting task of one plan.
 
         Args:
-            merges: the merge of every weight of the output, once.
+            ledger: that takes the counts.
             quiet: no progress bar.
             device: to count on; by default the one that the executor computes on.
+            known: the counts, where they are known already.
         """
         task = cls(plan=next(_plan_numbers), quiet=quiet, device=device)
-        # In the order in which mergekit will load them again.
-        ordered = tuple(sorted(merges, key=lambda merge: merge.group_label() or ""))
-        task._merges = ordered  # type: ignore[misc]  # private attributes stay writable
+        task._ledger = ledger  # type: ignore[misc]  # private attributes stay writable
+        task._known = known  # type: ignore[misc]
         return task
 
     def arguments(self) -> dict[str, Task[Any]]:
@@ -99,27 +109,26 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         return True
 
     def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:  # type: ignore[override]
+        if self._known is not None:
+            return self._ledger.complete(self._known.tensors)
         device = torch.device(self.device) if self.device else anchor.device
-        tokenizers: dict[Task[Any], Any] = {}
+        tokenizers: Tokenizers = {}
         counted: list[TensorOverlap] = []
         for merge in tqdm.tqdm(
-            self._merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
+            self._ledger.merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
         ):
-            tensors = _present(_load(merge.gather_tensors, tokenizers))
-            counts = _count(merge, tensors, device)
-            if counts is not None:
-                counted.append(counts)
-            del tensors
-        statistics = OverlapStatistics(tensors=tuple(counted))
-        _log_agents(statistics, self._merges)
-        return statistics
+            loaded = load_group(merge, tokenizers, device)
+            if loaded is not None:
+                counted.append(count_group(loaded.group, loaded.settings, dtype=loaded.dtype))
+            del loaded
+        return self._ledger.complete(counted)
 
 
 class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[misc]
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None
-    _watch: DescentWatch | None = PrivateAttr(default=None)
+    _ledger: Ledger | None = PrivateAttr(default=None)
 
     def arguments(self) -> dict[str, Task[Any]]:
         arguments = super().arguments()
@@ -133,33 +142,31 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         statistics: OverlapStatistics | None = None,
         **_: Any,
     ) -> torch.Tensor | None:
-        present = _present(tensors)
-        _check_base_present(self, present)
+        at_hand = present(tensors)
+        check_base_present(self, at_hand)
         task = self
         if statistics is not None:
-            factors = self._rescaled(statistics, present)
+            factors = self._rescaled(statistics, at_hand)
             task = self.model_copy(update={"input_parameters": factors})
-        with _named_refusals():
-            merged = ExecuteMergeMethodTask.execute(task, present)
-        if self._watch is not None:
-            self._watch.see(*self._floating_group(present))
+        with named_refusals():
+            if self._ledger is None:
+                return ExecuteMergeMethodTask.execute(task, at_hand)
+            with counting_merges() as counted:
+                merged = ExecuteMergeMethodTask.execute(task, at_hand)
+        if not counted and is_floating(at_hand):
+            # The base alone has it: mergekit copies what the method never sees.
+            counted = [count_group(tensor_group(self, at_hand), settings_of(self, []))]
+        self._ledger.add(self.output_weight.name, counted[0] if counted else None)
         return merged
-
-    def _floating_group(
-        self, tensors: dict[ModelReference, torch.Tensor]
-    ) -> tuple[TensorGroup | None, dict[str, Any]]:
-        agents = [model for model in _agents(self) if model in tensors]
-        group = _group(self, tensors) if _is_floating(tensors) else None
-        return group, _settings(self, agents)
 
     def _rescaled(
         self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
     ) -> ImmutableMap[ModelReference, ImmutableMap[str, Any]]:
         """The agents' parameters with every λ_t filled in."""
-        if not _is_floating(tensors):
+        if not is_floating(tensors):
             return self.input_parameters
-        agents = [model for model in _agents(self) if model in tensors]
-        settings = with_rescale(_settings(self, agents), statistics)
+        agents = [model for model in agents_of(self) if model in tensors]
+        settings = with_rescale(settings_of(self, agents), statistics)
         return ImmutableMap(
             {
                 agent: ImmutableMap(
@@ -170,14 +177,21 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         )
 
 
+@dataclass(frozen=True)
+class PlannedMerges:
+    """One plan's merges in mergekit's order, and the ledger that will hold their counts."""
+
+    tasks: list[RamMergeTask]
+    ledger: Ledger
+
+
 def plan_merges(
     merges: Sequence[ExecuteMergeMethodTask],
     *,
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
-    numels: Mapping[str, int] | None = None,
-) -> list[RamMergeTask]:
+) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
     Args:
@@ -186,159 +200,35 @@ def plan_merges(
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
-        numels: the number of parameters of each merged weight. Where nothing is counted, they
-            are needed to warn of agents that do not descend from the base.
 
-    Returns:
-        The merges in the same order, joined by one counting task where a λ_t is needed.
+    Raises:
+        InputError: recorded ``statistics`` that are not those of this plan.
     """
-    once = _written_once(merges, ties_embeddings)
+    once = written_once(merges, ties_embeddings)
+    ledger = Ledger(once)
     statistics = None
-    if any(needs_counting(_settings(merge, _agents(merge))) for merge in merges):
-        statistics = CountOverlaps.over(once, quiet=quiet, device=device)
-    planned = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
-    if statistics is None and numels is not None:
-        watched = {id(merge) for merge in once}
-        pairs = zip(planned, merges, strict=True)
-        _watch_descent([task for task, merge in pairs if id(merge) in watched], numels)
-    return planned
+    if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
+        known = reuse.recorded_statistics(once)
+        statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
+    tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+    if statistics is None:
+        counted = {id(merge) for merge in once}
+        for task, merge in zip(tasks, merges, strict=True):
+            if id(merge) in counted:
+                task._ledger = ledger
+    return PlannedMerges(tasks, ledger)
 
 
-def _watch_descent(merges: Sequence[RamMergeTask], numels: Mapping[str, int]) -> None:
-    parameters = sum(numels.get(merge.output_weight.name, 0) for merge in merges)
-    watch = DescentWatch(len(merges), parameters)
-    for merge in merges:
-        merge._watch = watch
-
-
-def _written_once(
+def written_once(
     merges: Sequence[ExecuteMergeMethodTask], ties_embeddings: bool
 ) -> list[ExecuteMergeMethodTask]:
-    """One merge per weight of the output.
+    """One merge per weight of the output, in the order in which mergekit will load them.
 
     Some of mergekit's architectures list a weight in two modules, and the second one written
     replaces the first. A weight that the output ties to another one of the plan is a copy.
     """
     by_name = {merge.output_weight.name: merge for merge in merges}
-    if not ties_embeddings:
-        return list(by_name.values())
-    return [
-        m for m in by_name.values() if by_name.keys().isdisjoint(m.output_weight.tied_names or ())
-    ]
-
-
-def _load(task: Task[Any], tokenizers: dict[Task[Any], Any]) -> Any:
-    """Run mergekit's own loading tasks for one tensor, keeping nothing but tokenizers."""
-    if task in tokenizers:
-        return tokenizers[task]
-    arguments = {name: _load(argument, tokenizers) for name, argument in task.arguments().items()}
-    value = task.execute(**arguments)
-    if isinstance(task, BuildTokenizer):
-        tokenizers[task] = value
-    return value
-
-
-@contextmanager
-def _named_refusals() -> Iterator[None]:
-    """mergekit's own refusals of a tensor, which name it, as errors of ours."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
-def _present(
-    tensors: dict[ModelReference, torch.Tensor | None],
-) -> dict[ModelReference, torch.Tensor]:
-    """Without the models that lack the tensor; some of mergekit's tasks list them with None."""
-    return {model: tensor for model, tensor in tensors.items() if tensor is not None}
-
-
-def _count(
-    merge: ExecuteMergeMethodTask,
-    tensors: dict[ModelReference, torch.Tensor],
-    device: torch.device,
-) -> TensorOverlap | None:
-    """The counts of one merge; none where mergekit copies the tensor instead."""
-    _check_base_present(merge, tensors)
-    group = _group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
-    with _named_refusals():
-        if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
-            return None
-        group.validate_tensors()
-    agents = [model for model in _agents(merge) if model in tensors]
-    return count_group(group, _settings(merge, agents), dtype=dtype_from_name(merge.dtype))
-
-
-def _group(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
-) -> TensorGroup:
-    entries = tuple(
-        TensorEntry(id=model, tensor=tensors[model], is_base=model == merge.base_model)
-        for model in merge.model_order
-        if model in tensors
-    )
-    return TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
-
-
-def _settings(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:
-    """Shared parameters by name, and those of the given agents by name and agent."""
-    method = merge_methods.get(merge.method_name)
-    per_agent = {
-        parameter.name: {agent: merge.input_parameters[agent][parameter.name] for agent in agents}
-        for parameter in method.spec.input_parameters
-    }
-    return {**dict(merge.parameters.items()), **per_agent}
-
-
-def _agents(merge: ExecuteMergeMethodTask) -> list[ModelReference]:
-    return [model for model in merge.model_order if model != merge.base_model]
-
-
-def _is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
-    return all(tensor.is_floating_point() for tensor in tensors.values())
-
-
-def _check_base_present(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
-) -> None:
-    if merge.base_model is None or merge.base_model not in tensors:
-        raise lacking_base(merge, tensors)
-
-
-def _log_agents(statistics: OverlapStatistics, merges: Sequence[ExecuteMergeMethodTask]) -> None:
-    """One line per agent: what it changed, and the λ_t that its unique parameters get."""
-    for agent in statistics.agents:
-        factors = _factors(agent, merges)
-        if not factors:
-            LOG.info("agent %s: takes no part, its weight is 0 everywhere", agent.model)
-            continue
-        low, high = min(factors), max(factors)
-        factor = f"{low:.4f}" if low == high else f"{low:.4f} to {high:.4f}"
-        LOG.info(
-            "agent %s: density %.2f %%, shared %s, unique %s, ρ %.4g, λ %s",
-            agent.model,
-            100 * agent.density,
-            f"{agent.shared:,}",
-            f"{agent.unique:,}",
-            agent.overlap_unique_ratio,
-            factor,
-        )
-        warn_of(agent.model, agent.active, agent.parameters)
-
-
-def _factors(agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask]) -> set[float]:
-    """Every λ_t that the agent gets in some tensor, by hand or computed."""
-    found = set()
-    for merge in merges:
-        for model in _agents(merge):
-            own = merge.input_parameters[model]
-            if agent_name(model) == agent.model and own["weight"] != 0:
-                by_hand = own["rescale"]
-                shared = merge.parameters
-                found.add(
-                    agent.rescale(shared["r"], shared["alpha"]) if by_hand is None else by_hand
-                )
-    return found
+    once = list(by_name.values())
+    if ties_embeddings:
+        once = [m for m in once if by_name.keys().isdisjoint(m.output_weight.tied_names or ())]
+    return sorted(once, key=lambda merge: merge.group_label() or "")

@@ -95,10 +95,10 @@ def _listed(models: Iterable[ModelReference]) -> str:
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """What a plan will write: its size in bytes, and every weight's number of parameters."""
+    """What a plan will write: bytes in all, and the dtypes of its weights by name."""
 
     size: int
-    numels: Mapping[str, int]
+    dtypes: tuple[str, ...]
 
 
 def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
@@ -109,7 +109,7 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
     """
     checkpoints = _Checkpoints()
     size = 0
-    numels: dict[str, int] = {}
+    dtypes: set[torch.dtype] = set()
     narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     for merge in merges:
         loads = list(loads_below(merge.gather_tensors))
@@ -124,11 +124,11 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
                 narrowed.setdefault(load.model, (header.dtype, wanted))
         if present:
             header = present.get(_base(merge), next(iter(present.values())))
-            numel = torch.Size(header.shape).numel()
-            size += numel * _output_dtype(merge, loads, present).itemsize
-            numels[merge.output_weight.name] = numel
+            dtype = _output_dtype(merge, loads, present)
+            size += torch.Size(header.shape).numel() * dtype.itemsize
+            dtypes.add(dtype)
     _warn_of_narrowing(narrowed)
-    return PlannedOutput(size, numels)
+    return PlannedOutput(size, tuple(sorted(str(dtype).split(".")[-1] for dtype in dtypes)))
 
 
 def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
@@ -18,7 +18,7 @@ from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Literal[1] = 1
 
 Setting = float | tuple[float, ...]
 """A number that holds for all tensors, or the different ones in ascending order."""
@@ -27,8 +27,8 @@ Interval = tuple[float, float]
 Intervals = dict[str, Interval]
 
 
-class _Frozen(BaseModel, frozen=True, extra="forbid"):
-    pass
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Settings(_Frozen):
@@ -53,38 +53,50 @@ class AgentRecord(_Frozen):
     overlap_degree: tuple[int, ...] = Field(
         description="active parameters by the number of other agents that changed them, from 0"
     )
+    overlap_share: tuple[float, ...] = Field(
+        default=(), description="overlap_degree / active; empty without an active parameter"
+    )
     overlap_unique_ratio: float | None = Field(
         description="ρ = shared / unique; null: infinite, there is no unique parameter"
     )
     rescale: Setting = Field(description="λ, the factor on its unique parameters")
     clipped: bool = Field(description="whether α limits λ in some tensor")
 
-    energy: float | None = Field(None, description="E = Σ τ² over its active parameters")
-    unique_energy: float | None = Field(None, description="U = Σ τ² over its unique parameters")
+    energy: float | None = Field(default=None, description="E = Σ τ² over its active parameters")
+    unique_energy: float | None = Field(
+        default=None, description="U = Σ τ² over its unique parameters"
+    )
     shared_energy: float | None = Field(
-        None, description="S = Σ m · τ over its shared parameters, m what the merge adds there"
+        default=None,
+        description="S = Σ m · τ over its shared parameters, m what the merge adds there",
     )
     retained: float | None = Field(
-        None,
+        default=None,
         description="share of the agent's own update that the configured method carries into "
         "the merge, (λ·U + S) / E before rounding; 1 is whole",
     )
-    retained_ram: float | None = Field(None, description="the same by ram, where λ is 1")
-    retained_ram_plus: float | None = Field(None, description="the same by ram_plus")
-    retained_mean: float | None = Field(None, description="the same by the mean of task vectors")
+    retained_ram: float | None = Field(default=None, description="the same by ram, where λ is 1")
+    retained_ram_plus: float | None = Field(default=None, description="the same by ram_plus")
+    retained_mean: float | None = Field(
+        default=None, description="the same by the mean of task vectors"
+    )
     whole_rescale: float | None = Field(
-        None, description="the λ at which retained would be 1: (E − S) / U; null without unique"
+        default=None,
+        description="the λ at which retained would be 1: (E − S) / U; null without unique",
     )
     realised_rescale: float | None = Field(
-        None,
+        default=None,
         description="λ after the output dtype has rounded: Σ (out − base) · τ / Σ τ² over its "
         "unique parameters, divided by the factors scale · weight",
     )
     rescale_effect: float | None = Field(
-        None, description="share of its unique parameters whose stored value λ changes at all"
+        default=None,
+        description="share of its unique parameters whose stored value λ changes at all",
     )
     interval: Intervals | None = Field(
-        None, description="of a sample: 95 % intervals by field; null where all was counted"
+        default=None,
+        description="of a sample: 95 % intervals by field, those of a list by field and place "
+        "(overlap_share.0); null where all was counted",
     )
 
 
@@ -99,7 +111,7 @@ class PairRecord(_Frozen):
     sign_conflicts: float | None = Field(
         description="share of those parameters where one goes up and the other down"
     )
-    interval: Intervals | None = Field(None, description="as in an agent's record")
+    interval: Intervals | None = Field(default=None, description="as in an agent's record")
 
 
 class ThresholdAgent(_Frozen):
@@ -147,6 +159,15 @@ class TensorRecord(_Frozen):
     interval: Intervals | None = None
 
 
+class LayerRecord(_Frozen):
+    """The tensors of one layer together; one outside of the layers stands for itself."""
+
+    name: str
+    numel: int
+    change: float = Field(description="share of its parameters that some agent changed")
+    interval: Intervals | None = None
+
+
 class SampleRecord(_Frozen):
     """How a sample was drawn; every figure of the record is then an estimate."""
 
@@ -188,7 +209,7 @@ class Versions(_Frozen):
 class OverlapRecord(_Frozen):
     """The whole record."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     kind: Literal["inspection", "merge"]
     merge_method: str = Field(description="as configured")
     base: str = Field(description="the base model; several are joined by commas")
@@ -201,6 +222,7 @@ class OverlapRecord(_Frozen):
     thresholds: tuple[ThresholdRecord, ...] | None = None
     findings: tuple[Finding, ...] = ()
     tensors: tuple[TensorRecord, ...]
+    layers: tuple[LayerRecord, ...] = ()
     sample: SampleRecord | None = None
     seconds: float = Field(description="that counting took, or the merge as far as its last byte")
     models: tuple[ModelRecord, ...]
@@ -256,6 +278,4 @@ def read_record(path: Path) -> OverlapRecord:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise InputError(
-            f"{path} is damaged: {place}: {first['msg']}. Write it again."
-        ) from None
+        raise InputError(f"{path} is damaged: {place}: {first['msg']}. Write it again.") from None

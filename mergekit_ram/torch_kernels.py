@@ -37,13 +37,17 @@ def counter(
     return partial(_count_chunk, epsilon=epsilon, bits=bits, histograms=histograms)
 
 
-def merger(chunks: Chunks, recipe: Recipe, largest: float) -> Callable[[Chunk, torch.Tensor], bool]:
-    """What merges a chunk.
+def merger(
+    chunks: Chunks, recipe: Recipe, largest: float, bits: int, histograms: torch.Tensor
+) -> Callable[[Chunk, torch.Tensor], bool]:
+    """What merges a chunk, and counts it on the way.
 
     Args:
         chunks: that it will be called with.
         recipe: the scalars.
         largest: the largest value that needs no second look.
+        bits: agents per histogram.
+        histograms: as :func:`counter` takes them; nothing is counted where there are none.
 
     Returns:
         A function of a chunk and the tensor ``[length]`` that receives its merged values. It
@@ -51,19 +55,24 @@ def merger(chunks: Chunks, recipe: Recipe, largest: float) -> Callable[[Chunk, t
     """
 
     def merge_chunk(chunk: Chunk, target: torch.Tensor) -> bool:
-        result, high = merged(chunk, recipe)
+        cells = [chunk.buffer(f"cells {group}").zero_() for group in range(len(histograms))]
+        result, high = merged(chunk, recipe, bits, cells)
         target.copy_(result)
+        _add_cells(cells, histograms)
         return high < largest
 
     return merge_chunk
 
 
-def merged(chunk: Chunk, recipe: Recipe) -> tuple[torch.Tensor, float]:
+def merged(
+    chunk: Chunk, recipe: Recipe, bits: int = 1, cells: Sequence[torch.Tensor] = ()
+) -> tuple[torch.Tensor, float]:
     """A chunk's merged values, in scratch memory, and the size of the largest.
 
-    NaN or infinity in an input passes through to that size.
+    NaN or infinity in an input passes through to that size. ``cells`` are zeros, and become
+    every parameter's place in the histograms.
     """
-    result = _merge_masked(chunk, recipe)
+    result = _merge_masked(chunk, recipe, bits, cells)
     size = torch.abs(result, out=chunk.buffer("size"))
     low, high = (float(bound) for bound in torch.aminmax(size))
     if low == 0:
@@ -87,11 +96,17 @@ def _count_chunk(chunk: Chunk, epsilon: float, bits: int, histograms: torch.Tens
     # NaN and infinity survive every sum; a finite sum can overflow too, so look closer.
     if not torch.isfinite(total):
         chunk.raise_if_not_finite()
+    _add_cells(cells, histograms)
+
+
+def _add_cells(cells: Sequence[torch.Tensor], histograms: torch.Tensor) -> None:
     for cell, histogram in zip(cells, histograms[:, 0], strict=True):
         histogram.add_(torch.bincount(cell.to(torch.int32), minlength=histogram.numel()))
 
 
-def _merge_masked(chunk: Chunk, recipe: Recipe) -> torch.Tensor:
+def _merge_masked(
+    chunk: Chunk, recipe: Recipe, bits: int, cells: Sequence[torch.Tensor]
+) -> torch.Tensor:
     """Merge by sums of masked values: exact but for the sign of a zero."""
     base = chunk.load(0, chunk.buffer("base"))
     overlap = chunk.buffer("overlap").zero_()
@@ -104,6 +119,8 @@ def _merge_masked(chunk: Chunk, recipe: Recipe) -> torch.Tensor:
         torch.hardshrink(delta, recipe.epsilon, out=delta)
         mask = torch.sign(delta, out=chunk.buffer("mask")).abs_()
         overlap.add_(mask)
+        if (t - 1) // bits < len(cells):
+            cells[(t - 1) // bits].add_(mask, alpha=1 << ((t - 1) % bits))
         if factor != 1.0:
             value = torch.mul(delta, factor, out=chunk.buffer("agent")).add_(base)
         if recipe.weight[t - 1] != 1.0:
@@ -112,9 +129,11 @@ def _merge_masked(chunk: Chunk, recipe: Recipe) -> torch.Tensor:
         # Where only this agent is active its term is the only one that is not zero. A product
         # by 0 or 1 is exact, so it does not matter whether this one multiply-add is fused.
         unique.addcmul_(mask, value)
+    for cell in cells:
+        cell.add_(overlap, alpha=1 << bits)
     is_unique = _indicator(overlap, 1, out=chunk.buffer("mask"))
     unique.mul_(is_unique)
-    result = _share(shared, overlap, recipe).add_(base)
+    result = share(shared, overlap, recipe).add_(base)
     return result.mul_(is_unique.neg_().add_(1.0)).add_(unique)
 
 
@@ -141,10 +160,10 @@ def _merge_selecting(
         overlap += active
         shared += torch.where(active, delta * weight, 0.0)
         lone = torch.where(active, value if factor == 1.0 else delta * factor + base, lone)
-    return torch.where(overlap >= 2, _share(shared, overlap, recipe) + base, lone)
+    return torch.where(overlap >= 2, share(shared, overlap, recipe) + base, lone)
 
 
-def _share(shared: torch.Tensor, overlap: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+def share(shared: torch.Tensor, overlap: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     """s Σ w_t τ_t / |T_i|^p, in place; untouched parameters divide by one."""
     if recipe.overlap_power == 1.0:
         shared.div_(overlap.clamp(min=1.0))

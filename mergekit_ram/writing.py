@@ -16,9 +16,12 @@ import torch
 from mergekit.graph import Task
 from mergekit.io.tasks import FinalizeModel, SaveTensor, TensorWriterTask
 from mergekit.io.tensor_writer import TensorWriter
+from pydantic import PrivateAttr
 from safetensors import SafetensorError
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.merge_record import MergeRecorder
+from mergekit_ram.record import RECORD_NAME
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -30,6 +33,7 @@ MODEL_FILES = (
     "model-*.safetensors",
     "pytorch_model.bin",
     "pytorch_model-*.bin",
+    RECORD_NAME,
 )
 """The files that make a folder a model, those first that say so."""
 
@@ -60,15 +64,19 @@ class SaveMergedTensor(SaveTensor):  # type: ignore[misc]  # frozen, as its base
 class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as its base is
     """mergekit's last writing, where errors of asynchronous writes surface too."""
 
+    _recorder: MergeRecorder | None = PrivateAttr(default=None)
+
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, **arguments: Any
     ) -> None:
         with _writing_to(self.writer_task.out_path):
             super().execute(writer=writer, **arguments)
+            if self._recorder is not None:
+                self._recorder.write(self.writer_task.out_path)
 
 
-def guard_writing(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
-    """Exchange a plan's writing tasks for those above."""
+def guard_writing(tasks: Sequence[Task[Any]], recorder: MergeRecorder) -> list[Task[Any]]:
+    """Exchange a plan's writing tasks for those above, the last one with the record to write."""
     guarded: dict[Task[Any], Task[Any]] = {}
     for task in tasks:
         if isinstance(task, SaveTensor):
@@ -76,10 +84,12 @@ def guard_writing(tasks: Sequence[Task[Any]]) -> list[Task[Any]]:
                 **{**dict(task), "writer_task": _guarded_writer(task.writer_task)}
             )
         elif isinstance(task, FinalizeModel):
-            guarded[task] = FinalizeMergedModel(
+            last = FinalizeMergedModel(
                 tensor_save_tasks=tuple(guarded.get(save, save) for save in task.tensor_save_tasks),
                 writer_task=_guarded_writer(task.writer_task),
             )
+            last._recorder = recorder
+            guarded[task] = last
     return [guarded.get(task, task) for task in tasks]
 
 

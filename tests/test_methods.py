@@ -44,7 +44,7 @@ def test_specs_are_complete():
         (RamMerge(), ["epsilon", "scale", "weight", "overlap_power"]),
         (
             RamPlusMerge(),
-            ["epsilon", "scale", "weight", "overlap_power", "r", "alpha", "rescale"],
+            ["epsilon", "scale", "weight", "overlap_power", "r", "alpha", "rescale", "statistics"],
         ),
     ):
         assert [parameter.name for parameter in method.spec.parameters] == names

@@ -1,0 +1,252 @@
+"""The command ``mergekit-ram``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mergekit_ram import __version__
+from mergekit_ram.errors import InputError
+
+if TYPE_CHECKING:
+    from mergekit.options import MergeOptions
+
+    from mergekit_ram.record import OverlapRecord
+
+SHARED_OPTIONS = frozenset(
+    {
+        "allow_crimes",
+        "cuda",
+        "device",
+        "lazy_unpickle",
+        "lora_merge_cache",
+        "lora_merge_dtype",
+        "num_threads",
+        "quiet",
+        "transformers_cache",
+        "trust_remote_code",
+        "unsafe_truncate_embeddings",
+        "verbosity",
+    }
+)
+"""mergekit's options on loading, tokenizers and devices; the others are about writing."""
+
+EXIT_FINDINGS = 3
+STANDARD_OUTPUT = "-"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="mergekit-ram")
+def main() -> None:
+    """See what agents changed in their base, and what a merge by RAM or RAM+ keeps of it."""
+
+
+def _with_merge_options(command: Callable[..., None]) -> Callable[..., None]:
+    """mergekit's own options, as far as they concern reading models."""
+    from mergekit.options import add_merge_options
+
+    wrapped: Any = add_merge_options(command)
+    wrapped.__click_params__ = [
+        option for option in wrapped.__click_params__ if _is_shared(option, command)
+    ]
+    return wrapped  # type: ignore[no-any-return]
+
+
+def _is_shared(option: click.Parameter, command: Any) -> bool:
+    from mergekit.options import MergeOptions
+
+    return option.name in SHARED_OPTIONS or option.name not in MergeOptions.model_fields
+
+
+class _ManyValues(click.Command):
+    """A command whose ``--epsilon`` takes as many numbers as follow it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_repeated("--epsilon", args)))
+
+
+def _repeated(option: str, arguments: Iterable[str]) -> Iterable[str]:
+    """``--option 1 2`` as ``--option 1 --option 2``, which click understands."""
+    is_taking = has_value = False
+    for argument in arguments:
+        if argument == option:
+            is_taking, has_value = True, False
+        elif is_taking and _is_number(argument):
+            if has_value:
+                yield option
+            has_value = True
+        else:
+            is_taking = False
+        yield argument
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@main.command(cls=_ManyValues)
+@click.argument("source", metavar="CONFIG.yml|FOLDER", type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write everything as JSON; - is the standard output, in place of the tables.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one page with figures that can be read offline.",
+)
+@click.option(
+    "--epsilon",
+    "epsilons",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    metavar="E [E ...]",
+    help="Count at these thresholds too, in the same pass, to see whether ε matters.",
+)
+@click.option(
+    "--sample",
+    "fraction",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Look at this share of the rows of every tensor; figures are then estimates.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of --sample.")
+@click.option(
+    "--realised/--no-realised",
+    default=True,
+    show_default=True,
+    help="Read the models a second time, for what rounding leaves of λ.",
+)
+@click.option(
+    "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
+)
+@_with_merge_options
+def inspect(
+    source: Path,
+    json_file: str | None,
+    html_file: Path | None,
+    epsilons: tuple[float, ...],
+    fraction: float | None,
+    seed: int,
+    realised: bool,
+    strict: bool,
+    merge_options: MergeOptions,
+) -> None:
+    """Show what agents changed, before a merge or after it; no weights are written.
+
+    CONFIG.yml is what mergekit-yaml takes, of any merge method: the base and the models are
+    read, and compared as ram_plus would. FOLDER is the output of a merge by ram or ram_plus,
+    whose own record is shown again without reading any model.
+
+    \b
+    Before a merge:
+      mergekit-ram inspect merge.yml
+    Does the threshold matter?
+      mergekit-ram inspect merge.yml --epsilon 1e-6 1e-5 1e-4
+    A look at large models in a minute, as a page:
+      mergekit-ram inspect merge.yml --sample 0.01 --html overlap.html
+    For another program:
+      mergekit-ram inspect merge.yml --quiet --json - | jq '.agents[].density'
+    After a merge:
+      mergekit-ram inspect ./merged
+
+    Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
+    """
+    merge_options.apply_global_options()  # type: ignore[no-untyped-call]
+    if source.is_dir():
+        record = _recorded(source, epsilons, fraction)
+    else:
+        record = _inspected(source, epsilons, fraction, seed, realised, merge_options)
+    _give_out(record, json_file, html_file)
+    if strict and record.findings:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _recorded(folder: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
+    from mergekit_ram.findings import findings_of
+    from mergekit_ram.record import RECORD_NAME, read_record
+
+    if epsilons or fraction is not None:
+        raise click.UsageError(
+            "--epsilon and --sample read models, and a record has none: give the YAML file."
+        )
+    record = read_record(folder / RECORD_NAME)
+    return record.model_copy(update={"findings": findings_of(record)})
+
+
+def _inspected(
+    path: Path,
+    epsilons: tuple[float, ...],
+    fraction: float | None,
+    seed: int,
+    realised: bool,
+    options: MergeOptions,
+) -> OverlapRecord:
+    from mergekit_ram.inspection import inspect as inspect_merge
+    from mergekit_ram.inspection import read_config
+    from mergekit_ram.sampling import Sample
+
+    return inspect_merge(
+        read_config(path),
+        options,
+        epsilons=tuple(sorted(set(epsilons))),
+        sample=None if fraction is None else Sample(fraction, seed),
+        realised=realised,
+    )
+
+
+def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | None) -> None:
+    from mergekit_ram.report import as_text
+
+    if json_file == STANDARD_OUTPUT:
+        click.echo(record.to_json(), nl=False)
+    else:
+        click.echo(as_text(record), nl=False)
+        if json_file is not None:
+            _write(Path(json_file), record.to_json())
+    if html_file is not None:
+        from mergekit_ram.page import write_page
+
+        write_page(record, html_file)
+        click.echo(f"wrote {html_file}", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}. Choose another file.") from None
+    click.echo(f"wrote {path}", err=True)
+
+
+@main.command()
+def status() -> None:
+    """Show versions, whether the plugin is on, and who owns ram and ram_plus here."""
+    from mergekit_ram.status import status_text
+
+    logging.basicConfig(level=logging.WARNING)
+    click.echo(status_text(), nl=False)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of --json and of ram_overlap.json."""
+    from mergekit_ram.record import OverlapRecord
+
+    click.echo(json.dumps(OverlapRecord.model_json_schema(mode="serialization"), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Energies, angles and sign conflicts of task vectors: what inspecting computes beside counts.
+
+Task vectors are taken as the merge takes them (float32, float64 for float64 inputs) and their
+products summed in float64, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from mergekit_ram import torch_kernels
+from mergekit_ram.chunks import Chunk, Chunks
+from mergekit_ram.recipe import Recipe
+
+
+@dataclass
+class Measures:
+    """Sums over the parameters of one tensor, float64; rows and columns are its N agents."""
+
+    energy: torch.Tensor
+    """``[N]`` E = Σ τ² over the active parameters."""
+    unique_energy: torch.Tensor
+    """``[N]`` U = Σ τ² over the unique ones."""
+    shared_energy: torch.Tensor
+    """``[N]`` S = Σ m · τ over the shared ones, m what the merge adds there."""
+    mean_energy: torch.Tensor
+    """``[N]`` Σ τ̄ · τ over the active ones, τ̄ the mean of all N task vectors."""
+    both: torch.Tensor
+    """``[N, N]`` parameters that both agents changed."""
+    dot: torch.Tensor
+    """``[N, N]`` Σ τ_a · τ_b over those."""
+    square: torch.Tensor
+    """``[N, N]`` Σ τ_a² over those."""
+    agreement: torch.Tensor
+    """``[N, N]`` how many of those move the same way, less how many do not."""
+
+    @classmethod
+    def zeros(cls, agents: int, device: torch.device) -> Measures:
+        row = {"dtype": torch.float64, "device": device}
+        vectors = [torch.zeros(agents, **row) for _ in range(4)]  # type: ignore[call-overload]
+        tables = [
+            torch.zeros(agents, agents, **row)  # type: ignore[call-overload]
+            for _ in range(4)
+        ]
+        return cls(*vectors, *tables)
+
+    def cpu(self) -> Measures:
+        return Measures(*(getattr(self, field.name).cpu() for field in fields(self)))
+
+
+@torch.no_grad()
+def measure(
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    *,
+    epsilon: float,
+    weight: Sequence[float],
+    scale: float = 1.0,
+    overlap_power: float = 1.0,
+    dtype: torch.dtype | None = None,
+    chunk_size: int | None = None,
+) -> Measures:
+    """Measure one tensor; arguments as in :func:`mergekit_ram.kernels.merge`.
+
+    Returns:
+        The sums, on the CPU. NaN and infinity are not looked for; count first.
+    """
+    chunks = Chunks((base, *agents), dtype, chunk_size)
+    recipe = Recipe.of(len(agents), epsilon, None, weight, scale, overlap_power)
+    sums = Measures.zeros(len(agents), chunks.device)
+    for chunk in chunks.walk():
+        _add_chunk(sums, chunk, recipe)
+    return sums.cpu()
+
+
+def _add_chunk(sums: Measures, chunk: Chunk, recipe: Recipe) -> None:
+    raw = _deltas(chunk)
+    delta = torch.hardshrink(raw, recipe.epsilon)
+    sign = delta.sign()
+    active = sign.abs()
+    overlap = active.sum(dim=0)
+    weights = torch.tensor(recipe.weight, dtype=delta.dtype, device=delta.device)
+    share = torch_kernels.share((delta * weights[:, None]).sum(dim=0), overlap, recipe).double()
+
+    mean = raw.double().mean(dim=0)
+    delta, sign, active = delta.double(), sign.double(), active.double()
+    square = delta.square()
+    sums.energy += square.sum(dim=1)
+    sums.unique_energy += square @ (overlap == 1).double()
+    sums.shared_energy += delta @ (share * (overlap >= 2))
+    sums.mean_energy += delta @ mean
+    sums.both += active @ active.T
+    sums.dot += delta @ delta.T
+    sums.square += square @ active.T
+    sums.agreement += sign @ sign.T
+
+
+def _deltas(chunk: Chunk) -> torch.Tensor:
+    """All task vectors ``[N, length]``, in scratch memory."""
+    block = chunk.load_all()
+    return block[1:].sub_(block[0])
+
+
+@dataclass
+class Realised:
+    """What a merge's rounded output kept of λ, per agent, float64 ``[N]``."""
+
+    step: torch.Tensor
+    """Σ (out − base) · τ over the unique parameters."""
+    changed: torch.Tensor
+    """Unique parameters whose stored value differs from the one that λ = 1 gives."""
+
+    @classmethod
+    def zeros(cls, agents: int) -> Realised:
+        return cls(*(torch.zeros(agents, dtype=torch.float64) for _ in range(2)))
+
+
+@torch.no_grad()
+def realise(
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    merged: torch.Tensor,
+    plain: torch.Tensor,
+    *,
+    epsilon: float,
+    dtype: torch.dtype | None = None,
+    chunk_size: int | None = None,
+) -> Realised:
+    """Compare a merge with its inputs.
+
+    Args:
+        base: the base's tensor.
+        agents: the agents' tensors.
+        merged: what ``ram_plus`` makes of them, in the output dtype.
+        plain: what it makes of them with every λ at 1.
+        epsilon: ε of the merge.
+        dtype: round the inputs to this dtype first, as the merge did.
+        chunk_size: elements per step.
+    """
+    chunks = Chunks((base, *agents), dtype, chunk_size)
+    sums = [torch.zeros(len(agents), dtype=torch.float64, device=chunks.device) for _ in range(2)]
+    for chunk in chunks.walk():
+        delta = torch.hardshrink(_deltas(chunk), epsilon)
+        active = delta.sign().abs()
+        unique = active * (active.sum(dim=0) == 1)
+        out = merged.view(-1)[chunk.start : chunk.stop]
+        # Zeros of either sign are the same value.
+        differs = (out != plain.view(-1)[chunk.start : chunk.stop]).double()
+        step = out.double() - chunk.load(0, chunk.buffer("base")).double()
+        sums[0] += (unique * delta).double() @ step
+        sums[1] += unique.double() @ differs
+    return Realised(*(total.cpu() for total in sums))
