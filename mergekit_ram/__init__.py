@@ -13,28 +13,34 @@ from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
 
 if TYPE_CHECKING:
+    from mergekit_ram.inspection import inspect
     from mergekit_ram.kernels import OverlapCounts, count, merge
     from mergekit_ram.methods import RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+    from mergekit_ram.record import OverlapRecord, read_record
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AgentOverlap",
     "OverlapCounts",
+    "OverlapRecord",
     "OverlapStatistics",
     "RamMerge",
     "RamPlusMerge",
     "TensorOverlap",
     "__version__",
     "count",
+    "inspect",
     "install",
     "merge",
+    "read_record",
     "uninstall",
 ]
 
 _HOMES = {
     "count": "kernels",
+    "inspect": "inspection",
     "merge": "kernels",
     "OverlapCounts": "kernels",
     "RamMerge": "methods",
@@ -42,6 +48,8 @@ _HOMES = {
     "AgentOverlap": "overlap",
     "OverlapStatistics": "overlap",
     "TensorOverlap": "overlap",
+    "OverlapRecord": "record",
+    "read_record": "record",
 }
 
 

@@ -7,6 +7,7 @@ whole tensor, and every figure is computed again without each group of rows for 
 from __future__ import annotations
 
 import functools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,7 @@ from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record import (
     AgentRecord,
+    Interval,
     Intervals,
     LayerRecord,
     PairRecord,
@@ -34,6 +36,22 @@ from mergekit_ram.sampling import GROUPS, Sample
 
 GIVEN_FIELDS = frozenset({"weight", "numel", "epsilon"})
 """Numbers of a record that are known and not estimated."""
+
+SHARES = frozenset(
+    {
+        "change",
+        "density",
+        "jaccard",
+        "overlap_share",
+        "rescale_effect",
+        "sign_conflicts",
+        "unique_share",
+    }
+)
+SIGNED = frozenset({"shared_energy", "whole_rescale", "realised_rescale"}) | {
+    f"retained{method}" for method in ("", "_ram", "_ram_plus", "_mean")
+}
+"""Figures that can be below zero: agents may pull against each other."""
 
 Array = npt.NDArray[np.float64]
 Record = TypeVar("Record", AgentRecord, LayerRecord, PairRecord, TensorRecord, ThresholdAgent)
@@ -229,9 +247,11 @@ class Figures:
         found: Intervals = {}
         others = [dict(_numbers(other)) for other in left]
         for name, value in _numbers(record):
-            column = [numbers.get(name) for numbers in others]
-            if all(number is not None for number in column):
-                found[name] = self._sample.interval(value, column)
+            column = [numbers[name] for numbers in others if name in numbers]
+            if len(column) == len(others):
+                low, high = self._sample.interval(value, column)
+                bottom, top = _bounds(name)
+                found[name] = (max(bottom, low), min(top, high))
         return found
 
     def _agents(self, without: int | None) -> list[AgentRecord]:
@@ -368,6 +388,15 @@ def _numbers(record: Record) -> Iterator[tuple[str, float]]:
             yield from ((f"{name}.{place}", share) for place, share in enumerate(value))
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield name, value
+
+
+def _bounds(name: str) -> Interval:
+    """What a figure can be at all: a share, an angle's cosine, a count or an energy."""
+    if name == "cosine":
+        return -1.0, 1.0
+    if name.split(".")[0] in SHARES:
+        return 0.0, 1.0
+    return (-math.inf if name in SIGNED else 0.0), math.inf
 
 
 def _divided(value: float | None, by: float) -> float | None:

@@ -157,7 +157,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         merges,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
-        ties_embeddings=_ties_embeddings(planner.out_model_config),
+        ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
     )
     planner._tensors = list(zip(weights, planned.tasks, strict=True))
     recorder = MergeRecorder.of(planner._method.spec.name, planned.ledger, output.dtypes)
@@ -191,19 +191,20 @@ def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs
     return card
 
 
-def plan_weights(config: MergeConfiguration, options: MergeOptions) -> list[Any]:
-    """The merges that ``mergekit-yaml`` would make, each weight of the output once.
+def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
+    """Plan what ``mergekit-yaml`` would merge, without merging it.
 
     Args:
         config: of ``ram_plus``; brought into mergekit's normal form.
         options: of mergekit's commands.
 
+    Returns:
+        The plan's recorder, which knows its merges, models and output dtypes.
+
     Raises:
         RamError: models, parameters or mergekit are not as they have to be.
     """
     from mergekit.io.tasks import LoaderCache
-
-    from mergekit_ram import planning
 
     module: Any = importlib.import_module(MERGE_MODULE)
     _check(callable(getattr(module, "_model_out_config", None)), "merge._model_out_config")
@@ -214,12 +215,7 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> list[Any]
     )
     planner = module.MergePlanner(config, architecture, options, out_config)
     planner._plan()
-    merges = [task for _, task in planner._tensors]
-    return planning.written_once(merges, _ties_embeddings(out_config))
-
-
-def _ties_embeddings(model_config: Any) -> bool:
-    return bool(getattr(model_config, "tie_word_embeddings", False))
+    return _plans.pop(planner).recorder
 
 
 def _counting_device(options: Any) -> str | None:

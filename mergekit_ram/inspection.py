@@ -30,9 +30,8 @@ from mergekit_ram.findings import findings_of
 from mergekit_ram.groups import LoadedGroup, Tokenizers, load_group
 from mergekit_ram.methods import RamPlusMerge, agent_name, count_group, merge_group, with_rescale
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.preflight import check_merges
 from mergekit_ram.record import OverlapRecord, SampleRecord
-from mergekit_ram.recording import base_names, model_records, settings_record, versions
+from mergekit_ram.recording import base_names, settings_record, versions
 from mergekit_ram.sampling import Sample
 
 OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
@@ -83,7 +82,8 @@ def inspect(
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to inspect a merge"
         )
-    merges = host.plan_weights(_as_ram_plus(config), options)
+    plan = host.plan_weights(_as_ram_plus(config), options)
+    merges = plan.ledger.merges
     walk = _Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
     strata = list(walk.observe(epsilons))
     figures = Figures(merges, strata, tuple(epsilons), sample, config.merge_method)
@@ -97,7 +97,7 @@ def inspect(
         epsilon=settings.epsilon,
         parameters=figures.parameters,
         settings=settings,
-        out_dtype=", ".join(check_merges(merges).dtypes),
+        out_dtype=", ".join(plan.dtypes),
         agents=figures.agents(),
         pairwise=figures.pairs(),
         thresholds=figures.thresholds(),
@@ -105,7 +105,7 @@ def inspect(
         layers=figures.layers(),
         sample=_sample_record(sample, strata),
         seconds=round(time.perf_counter() - started, 3),
-        models=model_records(merges),
+        models=plan.models,
         versions=versions(),
     )
     return record.model_copy(update={"findings": findings_of(record)})
@@ -125,7 +125,8 @@ def _as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:
             f"the configuration ({config.merge_method}) names no `base_model:`, the model that "
             "all agents were trained from. Add it."
         )
-    known = {parameter.name for parameter in RamPlusMerge.spec.parameters}
+    # Recorded counts are not what is to be looked at.
+    known = {parameter.name for parameter in RamPlusMerge.spec.parameters} - {"statistics"}
     keep = known if config.merge_method in OWN_METHODS else set()
     # By name, since fields left out and fields set to nothing are the same here.
     plain = config.model_dump(exclude_none=True)

@@ -8,8 +8,9 @@ CPU (:mod:`mergekit_ram.native`), torch operations everywhere else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TypeVar
@@ -124,7 +125,8 @@ def count(
         histograms = tally.histograms(chunks.device)
         count_chunk = backend.counter(chunks, epsilon, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
-            count_chunk(chunk)
+            with _at(chunk):
+                count_chunk(chunk)
         return histograms.sum(dim=1)
 
     return tally.counts(base.numel(), _shared_out(work, chunks, backend))
@@ -217,8 +219,9 @@ def _merge(
         merge_chunk = backend.merger(chunks, recipe, largest, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
             target = flat_out[chunk.start : chunk.stop]
-            if not merge_chunk(chunk, target):
-                _check_fits(chunk, recipe, target)
+            with _at(chunk):
+                if not merge_chunk(chunk, target):
+                    _check_fits(chunk, recipe, target)
         return histograms.sum(dim=1)
 
     return Merged(out, tally.counts(base.numel(), _shared_out(work, chunks, backend)))
@@ -249,15 +252,41 @@ def _shared_out(work: Callable[[int, int], T], chunks: Chunks, backend: ModuleTy
         most = min(MAX_WORKERS, torch.get_num_threads())
         workers = max(1, min(most, len(chunks) // CHUNKS_PER_WORKER))
 
-    def run(first: int) -> T:
-        # Whether gradients are recorded is each thread's own setting.
-        with torch.no_grad():
-            return work(first, workers)
+    def run(first: int) -> T | _Refused:
+        try:
+            # Whether gradients are recorded is each thread's own setting.
+            with torch.no_grad():
+                return work(first, workers)
+        except _Refused as refused:
+            return refused
 
     if workers == 1:
-        return [run(0)]
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(run, range(workers)))
+        results = [run(0)]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            results = list(pool.map(run, range(workers)))
+    refusals = [result for result in results if isinstance(result, _Refused)]
+    if refusals:
+        # The first of the tensor, however many threads looked for it.
+        raise min(refusals, key=lambda refused: refused.start).error
+    return [result for result in results if not isinstance(result, _Refused)]
+
+
+class _Refused(Exception):
+    """An error of one chunk, on its way out of a thread."""
+
+    def __init__(self, start: int, error: ValueError):
+        super().__init__(start)
+        self.start = start
+        self.error = error
+
+
+@contextmanager
+def _at(chunk: Chunk) -> Iterator[None]:
+    try:
+        yield
+    except (KernelInputError, KernelOverflowError) as error:
+        raise _Refused(chunk.start, error) from None
 
 
 def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:

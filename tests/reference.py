@@ -126,3 +126,48 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
             a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8)
         )
     )
+
+
+@dataclass
+class Energies:
+    """Sums over a whole model, float64."""
+
+    energy: dict[str, float] = field(default_factory=dict)
+    unique: dict[str, float] = field(default_factory=dict)
+    shared: dict[str, float] = field(default_factory=dict)
+    mean: dict[str, float] = field(default_factory=dict)
+    both: dict[tuple[str, str], int] = field(default_factory=dict)
+    cosine: dict[tuple[str, str], float] = field(default_factory=dict)
+    conflicts: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+def energies(base: StateDict, agents: Mapping[str, StateDict], epsilon: float = 1e-5) -> Energies:
+    """All tensors as one long vector per agent."""
+    flat = {
+        name: torch.cat(
+            [
+                task_vectors(base[key], {name: agent[key]})[2][name].double().flatten()
+                for key in base
+            ]
+        )
+        for name, agent in agents.items()
+    }
+    active = {name: delta.abs() > epsilon for name, delta in flat.items()}
+    overlap = sum(mask.double() for mask in active.values())
+    plain_mean = sum(flat.values()) / len(flat)
+    shared_mean = sum(flat[n] * active[n] for n in flat) / overlap.clamp(min=1)
+    found = Energies()
+    for name, delta in flat.items():
+        mask = active[name]
+        found.energy[name] = float((delta[mask] ** 2).sum())
+        found.unique[name] = float((delta[mask & (overlap == 1)] ** 2).sum())
+        shared = mask & (overlap >= 2)
+        found.shared[name] = float((shared_mean[shared] * delta[shared]).sum())
+        found.mean[name] = float((plain_mean[mask] * delta[mask]).sum())
+        for other, other_delta in flat.items():
+            both = mask & active[other]
+            one, two = delta[both], other_delta[both]
+            found.both[name, other] = int(both.sum())
+            found.cosine[name, other] = float(one @ two / (one.norm() * two.norm()))
+            found.conflicts[name, other] = float((one.sign() != two.sign()).double().mean())
+    return found

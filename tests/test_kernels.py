@@ -13,7 +13,13 @@ from reference import count as reference_count
 from reference import merge_tensor, same_bits
 
 from mergekit_ram import native
-from mergekit_ram.kernels import KernelInputError, KernelOverflowError, count, merge
+from mergekit_ram.kernels import (
+    KernelInputError,
+    KernelOverflowError,
+    count,
+    merge,
+    merge_and_count,
+)
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 CHUNK_SIZES = (1, 7, 64, 1000, None)
@@ -58,6 +64,16 @@ def test_counts_are_those_of_the_reference(problem, epsilon, chunk_size):
     expected = reference_count({"w": base}, {n: {"w": t} for n, t in agents.items()}, epsilon)
     assert counts.numel == base.numel()
     assert [list(row) for row in counts.overlap_degree] == list(expected.overlap_degree.values())
+
+
+@given(problems(), st.sampled_from([0.0, 1e-5, 1e-3]), st.sampled_from(CHUNK_SIZES))
+def test_merging_and_counting_at_once_is_both(problem, epsilon, chunk_size):
+    base, agents = problem
+    tensors = list(agents.values())
+    settings = {"epsilon": epsilon, "chunk_size": chunk_size}
+    done = merge_and_count(base, tensors, overlap_power=0.5, **settings)
+    assert done.counts == count(base, tensors, **settings)
+    assert same_bits(done.tensor, merge(base, tensors, overlap_power=0.5, **settings))
 
 
 @given(
@@ -325,3 +341,20 @@ def _status(field: str) -> int:
         line for line in Path("/proc/self/status").read_text().splitlines() if field in line
     )
     return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("kernel", [count, merge])
+def test_the_first_broken_value_is_named_for_any_number_of_threads(kernel, threads):
+    base = torch.zeros(64)
+    agents = [torch.ones(64) for _ in range(3)]
+    # The second chunk goes to a later thread than the ninth, which is the first thread's.
+    agents[2][5], agents[0][33] = float("nan"), float("inf")
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with pytest.raises(KernelInputError, match="holds nan") as caught:
+            kernel(base, agents, epsilon=1e-5, chunk_size=4)
+    finally:
+        torch.set_num_threads(before)
+    assert caught.value.index == 3

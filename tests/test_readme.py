@@ -89,6 +89,20 @@ def test_the_accuracies_are_those_of_the_models(merges):
         assert [float(cell) for cell in cells] == pytest.approx(figures, abs=0.005)
 
 
+def test_the_inspection_prints_what_is_shown():
+    (line,) = (command for command in commands() if command.startswith("mergekit-ram inspect"))
+    result = subprocess.run(
+        [sys.executable, "-m", "mergekit_ram.cli", *shlex.split(line)[1:], "--quiet"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    (shown,) = (block for block in blocks("") if block.startswith("ram_plus over"))
+    assert result.stdout == shown
+
+
 def test_the_merges_are_two_different_models(merges):
     folder, _ = merges
     ram, plus = read_weights(folder / "merged-ram"), read_weights(folder / "merged")
@@ -110,7 +124,10 @@ def test_the_parameter_table_is_that_of_the_methods():
     assert shown.keys() == specs.keys()
     for name, (per_model, default) in shown.items():
         assert per_model == (specs[name].scope.value == "non_base")
-        assert default == "computed" or float(default) == specs[name].default
+        if default in ("computed", "none"):
+            assert specs[name].default is None
+        else:
+            assert float(default) == specs[name].default
 
 
 def test_ci_runs_the_readmes_test_command():

@@ -1,0 +1,50 @@
+"""``mergekit-ram status``, each time in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+STATUS = [sys.executable, "-m", "mergekit_ram.cli", "status"]
+
+
+def status(**environment: str) -> str:
+    result = subprocess.run(
+        STATUS, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return result.stdout
+
+
+def row(text: str, name: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.split()[:1] == [name]]
+    return line.split(maxsplit=1)[1]
+
+
+def test_versions_and_owners_are_shown():
+    text = status()
+    assert row(text, "mergekit") == "0.1.5"
+    assert row(text, "autoload") == "on: `import torch` switches the plugin on"
+    assert row(text, "ram") == "mergekit-ram (mergekit_ram.methods.RamMerge)"
+    assert row(text, "ram_plus") == "mergekit-ram (mergekit_ram.methods.RamPlusMerge)"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason", "owner"),
+    [
+        ("MERGEKIT_RAM_DISABLE", "1", "off: MERGEKIT_RAM_DISABLE=1 is set", "mergekit "),
+        (
+            "TORCH_DEVICE_BACKEND_AUTOLOAD",
+            "0",
+            "off: TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set",
+            "mergekit-ram ",
+        ),
+    ],
+)
+def test_the_reason_for_being_off_is_shown(variable, value, reason, owner):
+    text = status(**{variable: value})
+    assert row(text, "autoload").startswith(reason)
+    assert row(text, "ram").startswith(owner)
+    assert f"{variable}" in text
