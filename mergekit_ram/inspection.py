@@ -25,7 +25,6 @@ from mergekit.options import MergeOptions
 from mergekit_ram import host, measures
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
-from mergekit_ram.figures import Figures, Part, Stratum
 from mergekit_ram.findings import findings_of
 from mergekit_ram.groups import LoadedGroup, Tokenizers, load_group
 from mergekit_ram.methods import RamPlusMerge, agent_name, count_group, merge_group, with_rescale
@@ -33,6 +32,7 @@ from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record import OverlapRecord, SampleRecord
 from mergekit_ram.recording import base_names, settings_record, versions
 from mergekit_ram.sampling import Sample
+from mergekit_ram.summary import Part, Stratum, Summary
 
 OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
 """Methods whose parameters mean what ours of the same name mean."""
@@ -86,23 +86,23 @@ def inspect(
     merges = plan.ledger.merges
     walk = _Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
     strata = list(walk.observe(epsilons))
-    figures = Figures(merges, strata, tuple(epsilons), sample, config.merge_method)
+    summary = Summary(merges, strata, tuple(epsilons), sample, config.merge_method)
     if realised:
-        walk.realise(strata, figures.statistics())
+        walk.realise(strata, summary.statistics())
     settings = settings_record(merges)
     record = OverlapRecord(
         kind="inspection",
         merge_method=config.merge_method,
         base=base_names(merges),
         epsilon=settings.epsilon,
-        parameters=figures.parameters,
+        parameters=summary.parameters,
         settings=settings,
         out_dtype=", ".join(plan.dtypes),
-        agents=figures.agents(),
-        pairwise=figures.pairs(),
-        thresholds=figures.thresholds(),
-        tensors=figures.tensors(),
-        layers=figures.layers(),
+        agents=summary.agents(),
+        pairwise=summary.pairs(),
+        thresholds=summary.thresholds(),
+        tensors=summary.tensors(),
+        layers=summary.layers(),
         sample=_sample_record(sample, strata),
         seconds=round(time.perf_counter() - started, 3),
         models=plan.models,

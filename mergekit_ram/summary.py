@@ -146,7 +146,7 @@ def _add_sums(
         array[np.ix_(*([places] * array.ndim))] += found
 
 
-class Figures:
+class Summary:
     """The figures of one inspection.
 
     Args:
