@@ -1,39 +1,37 @@
-"""Where in a model a tensor sits, by its name."""
+"""Where in a model a tensor sits, by its name.
+
+``model.layers.3.mlp.up_proj.weight`` lies in layer 3 of the stack ``model.layers``, in the module
+``mlp.up_proj``. A model may have several stacks, one of a vision tower for instance.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-NUMBER = re.compile(r"\.(\d+)(?=\.)")
-PARAMETER_KINDS = (".weight", ".bias")
+_IN_LAYER = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<number>\d+)\.(?P<module>.+)")
+_EXPERT = re.compile(r"\bexperts\.\d+\b")
+_KIND = re.compile(r"\.(weight|bias)$")
 
 
 @dataclass(frozen=True)
 class Place:
-    """A layer and a module in it; ``number`` is None outside of layers."""
+    """Where a tensor belongs; without a number it lies outside all layers."""
 
     stack: str
     number: int | None
     module: str
 
+    @classmethod
+    def of(cls, name: str) -> Place:
+        """The place that a tensor's name tells. All experts of a layer are one module."""
+        found = _IN_LAYER.fullmatch(name)
+        if found is None:
+            return cls("", None, _KIND.sub("", name))
+        module = _EXPERT.sub("experts", _KIND.sub("", found["module"]))
+        return cls(found["stack"] or "", int(found["number"]), module)
+
     @property
-    def title(self) -> str:
-        """The layer's name, or the tensor's where it is in none."""
+    def layer(self) -> str:
+        """The layer's name; outside of the layers a module stands for itself."""
         return self.module if self.number is None else f"{self.stack}.{self.number}"
-
-
-def layer_of(name: str) -> Place:
-    """Take ``model.layers.3.mlp.up_proj.weight`` apart; later numbers, of experts, are dropped."""
-    found = NUMBER.search(name)
-    if found is None:
-        return Place("", None, _without_kind(name))
-    rest = NUMBER.sub("", name[found.end() :]).lstrip(".")
-    return Place(name[: found.start()], int(found.group(1)), _without_kind(rest))
-
-
-def _without_kind(name: str) -> str:
-    for kind in PARAMETER_KINDS:
-        if name.endswith(kind) and name != kind:
-            return name[: -len(kind)]
-    return name

@@ -9,7 +9,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.groups import agents_of, factor_of
 from mergekit_ram.headers import describe_files
-from mergekit_ram.layers import layer_of
+from mergekit_ram.layers import Place
 from mergekit_ram.loads import Load, loading_digest, loads_below
 from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
@@ -110,7 +110,7 @@ def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
     """The change of every layer, in the order of the tensors."""
     found: dict[str, list[TensorRecord]] = {}
     for tensor in tensors:
-        found.setdefault(layer_of(tensor.name).title, []).append(tensor)
+        found.setdefault(Place.of(tensor.name).layer, []).append(tensor)
     return tuple(
         LayerRecord(
             name=name,
