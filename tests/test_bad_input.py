@@ -497,7 +497,7 @@ def test_an_unknown_parameter_is_warned_of_with_the_nearest_name(trio: Trio, met
         trio.merge(method, models=models, parameters={"epsilom": 1, "density": 0.5})
     warnings = [r.message for r in caplog.records if "has no effect" in r.message]
     known = "epsilon, scale, weight, overlap_power"
-    known += ", r, alpha, rescale" if method == "ram_plus" else ""
+    known += ", r, alpha, rescale, statistics" if method == "ram_plus" else ""
     assert sorted(warnings) == [
         f"parameter 'density' has no effect: {method} does not know it; it knows {known}.",
         f"parameter 'epsilom' has no effect: {method} does not know it; did you mean 'epsilon'?",
