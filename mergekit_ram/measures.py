@@ -6,7 +6,8 @@ products summed in float64, chunk by chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 import torch
@@ -71,9 +72,25 @@ def measure(
     chunks = Chunks((base, *agents), dtype, chunk_size)
     recipe = Recipe.of(len(agents), epsilon, None, weight, scale, overlap_power)
     sums = Measures.zeros(len(agents), chunks.device)
-    for chunk in chunks.walk():
-        _add_chunk(sums, chunk, recipe)
+    with _one_thread():
+        for chunk in chunks.walk():
+            _add_chunk(sums, chunk, recipe)
     return sums.cpu()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep products of a few rows in the calling thread.
+
+    The libraries behind them wake all threads for each, and where another process is busy these
+    wait for one another a hundred times longer than the product takes.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _add_chunk(sums: Measures, chunk: Chunk, recipe: Recipe) -> None:
@@ -85,17 +102,18 @@ def _add_chunk(sums: Measures, chunk: Chunk, recipe: Recipe) -> None:
     weights = torch.tensor(recipe.weight, dtype=delta.dtype, device=delta.device)
     share = torch_kernels.share((delta * weights[:, None]).sum(dim=0), overlap, recipe).double()
 
-    mean = raw.double().mean(dim=0)
-    delta, sign, active = delta.double(), sign.double(), active.double()
+    mean = raw.mean(dim=0).double()
+    # A chunk has fewer than 2**24 elements, so these are whole numbers even in float32.
+    sums.both += active @ active.T
+    sums.agreement += sign @ sign.T
+    delta = delta.double()
     square = delta.square()
     sums.energy += square.sum(dim=1)
     sums.unique_energy += square @ (overlap == 1).double()
     sums.shared_energy += delta @ (share * (overlap >= 2))
     sums.mean_energy += delta @ mean
-    sums.both += active @ active.T
     sums.dot += delta @ delta.T
-    sums.square += square @ active.T
-    sums.agreement += sign @ sign.T
+    sums.square += square @ active.T.double()
 
 
 def _deltas(chunk: Chunk) -> torch.Tensor:
@@ -142,14 +160,15 @@ def realise(
     """
     chunks = Chunks((base, *agents), dtype, chunk_size)
     sums = [torch.zeros(len(agents), dtype=torch.float64, device=chunks.device) for _ in range(2)]
-    for chunk in chunks.walk():
-        delta = torch.hardshrink(_deltas(chunk), epsilon)
-        active = delta.sign().abs()
-        unique = active * (active.sum(dim=0) == 1)
-        out = merged.view(-1)[chunk.start : chunk.stop]
-        # Zeros of either sign are the same value.
-        differs = (out != plain.view(-1)[chunk.start : chunk.stop]).double()
-        step = out.double() - chunk.load(0, chunk.buffer("base")).double()
-        sums[0] += (unique * delta).double() @ step
-        sums[1] += unique.double() @ differs
+    with _one_thread():
+        for chunk in chunks.walk():
+            delta = torch.hardshrink(_deltas(chunk), epsilon)
+            active = delta.sign().abs()
+            unique = active * (active.sum(dim=0) == 1)
+            out = merged.view(-1)[chunk.start : chunk.stop]
+            # Zeros of either sign are the same value.
+            differs = (out != plain.view(-1)[chunk.start : chunk.stop]).to(unique.dtype)
+            step = out.double() - chunk.load(0, chunk.buffer("base")).double()
+            sums[0] += (unique * delta).double() @ step
+            sums[1] += unique @ differs
     return Realised(*(total.cpu() for total in sums))

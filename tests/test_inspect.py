@@ -71,7 +71,7 @@ def test_energies_angles_and_conflicts_are_those_of_the_reference(trio: Trio, tm
         assert agent.retained_ram == pytest.approx((u + s) / e, rel=1e-5)
         assert agent.retained_ram_plus == pytest.approx((rescale * u + s) / e, rel=1e-5)
         assert agent.retained == agent.retained_ram_plus
-        assert agent.retained_mean == pytest.approx(expected.mean[name] / e, rel=1e-9)
+        assert agent.retained_mean == pytest.approx(expected.mean[name] / e, rel=1e-5)
         assert agent.whole_rescale == pytest.approx((e - s) / u, rel=1e-5)
     assert len(record.pairwise) == 3
     for pair in record.pairwise:
