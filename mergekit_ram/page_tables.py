@@ -98,11 +98,10 @@ def _cell(agent: AgentRecord, column: Column) -> str:
 def pairs_table(pairs: Sequence[PairRecord]) -> str:
     """A row per pair."""
     return table(
-        ["agent", "and", "both", "Jaccard", "cosine", "sign conflicts"],
+        ["agents", "both", "Jaccard", "cosine", "sign conflicts"],
         [
             [
-                escape(pair.first),
-                escape(pair.second),
+                escape(f"{pair.first} and {pair.second}"),
                 wording.count(pair.both),
                 wording.figure(pair.jaccard),
                 wording.figure(pair.cosine),

@@ -23,6 +23,7 @@ def density(record: OverlapRecord) -> look.Panel:
         textposition="auto",
         marker={
             "color": [agent.colour for agent in drawn],
+            "line": look.EDGE,
             "pattern": {"shape": [agent.pattern for agent in drawn], **look.HATCH},
         },
         error_x=look.error_bars(
@@ -113,6 +114,7 @@ def _degree_trace(record: OverlapRecord, others: int, colour: str) -> go.Bar:
         hoverinfo="text",
         marker={
             "color": colour,
+            "line": look.EDGE,
             "pattern": {"shape": look.PATTERNS[others % len(look.PATTERNS)], **look.HATCH},
         },
     )

@@ -112,6 +112,7 @@ def _bars(
         error_x=look.error_bars(values, [_interval(agent, field) for agent in agents]),
         marker={
             "color": look.COLOURS[number],
+            "line": look.EDGE,
             "pattern": {"shape": look.PATTERNS[number], **look.HATCH},
         },
     )

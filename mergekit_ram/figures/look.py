@@ -36,12 +36,15 @@ MARK_COLOUR = "#999999"
 
 CURVES_HEIGHT = 340
 BAR_HEIGHT = 34
-LEGEND_ROW = 22
+LEGEND_ROW = 20
 FRAME_HEIGHT = 110
 """Of an axis with its title, and of the margins."""
 
 HATCH = {"fillmode": "overlay", "solidity": 0.12, "fgopacity": 0.5}
 """Of bars: seen, and yet a number on it can be read."""
+
+EDGE = {"color": MARK_COLOUR, "width": 1}
+"""Around bars and markers: the darkest would be lost on a dark page."""
 
 MARGIN = {"l": 10, "r": 16, "t": 16, "b": 10}
 
@@ -92,7 +95,7 @@ class Agent:
             "color": self.colour,
             "symbol": self.symbol,
             "size": size,
-            "line": {"color": MARK_COLOUR, "width": 1},
+            "line": EDGE,
         }
 
 
@@ -159,8 +162,8 @@ def bars_height(bars: int, legend: int = 0) -> int:
 
 
 def legend_height(entries: int) -> int:
-    """Two entries fit beside each other on a narrow screen."""
-    return LEGEND_ROW * math.ceil(entries / 2)
+    """On a narrow screen each entry has a row."""
+    return LEGEND_ROW * entries
 
 
 def error_bars(

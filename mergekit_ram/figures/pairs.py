@@ -35,6 +35,7 @@ def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
         y=names,
         z=values,
         zmin=0,
+        zmax=max((pair.jaccard for pair in pairs if pair.jaccard), default=1.0),
         colorscale=look.COLOUR_SCALE,
         text=texts,
         texttemplate="%{text}",
