@@ -27,3 +27,7 @@ class PlanError(RamError, RuntimeError):
 
 class HostError(RamError, RuntimeError):
     """An installed mergekit that this version does not know how to extend."""
+
+
+class MissingExtraError(RamError, RuntimeError):
+    """A package that only an extra brings; the message names the line that installs it."""
