@@ -34,4 +34,6 @@ class Place:
     @property
     def layer(self) -> str:
         """The layer's name; outside of the layers a module stands for itself."""
-        return self.module if self.number is None else f"{self.stack}.{self.number}"
+        if self.number is None:
+            return self.module
+        return f"{self.stack}.{self.number}".lstrip(".")

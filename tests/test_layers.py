@@ -28,6 +28,8 @@ from mergekit_ram.layers import Place
         ("model.embed_tokens.weight", Place("", None, "model.embed_tokens"), "model.embed_tokens"),
         ("lm_head.weight", Place("", None, "lm_head"), "lm_head"),
         ("w", Place("", None, "w"), "w"),
+        ("visual.blocks.1.mlp.0.weight", Place("visual.blocks", 1, "mlp.0"), "visual.blocks.1"),
+        ("0.weight", Place("", 0, "weight"), "0"),
     ],
 )
 def test_a_name_tells_the_place(name, place, layer):

@@ -18,10 +18,10 @@ from browser import Browser
 from page_records import PAPER, Sketch
 
 from mergekit_ram.errors import InputError, MissingExtraError
-from mergekit_ram.layer_map import OUTSIDE, LayerMap, Place
 from mergekit_ram.page import render_page, write_page
+from mergekit_ram.page.layer_map import OUTSIDE, LayerMap
+from mergekit_ram.page.wording import LABEL_LENGTH, labels
 from mergekit_ram.record import OverlapRecord
-from mergekit_ram.wording import LABEL_LENGTH, labels
 
 ALWAYS = {"density", "overlap-degree", "layers", "rescale-r", "rescale-alpha"}
 INSPECTED = ALWAYS | {
@@ -222,31 +222,16 @@ def test_what_the_record_lacks_is_said():
     assert 'class="missing"' not in render_page(RECORDS["inspection"])
 
 
-@pytest.mark.parametrize(
-    ("tensor", "place"),
-    [
-        ("model.layers.3.mlp.up_proj.weight", Place("model.layers", 3, "mlp.up_proj")),
-        ("model.layers.12.self_attn.q_proj.bias", Place("model.layers", 12, "self_attn.q_proj")),
-        (
-            "model.layers.0.mlp.experts.17.up_proj.weight",
-            Place("model.layers", 0, "mlp.experts.up_proj"),
-        ),
-        ("visual.blocks.1.mlp.0.weight", Place("visual.blocks", 1, "mlp.0")),
-        ("model.embed_tokens.weight", Place("", None, "embed_tokens")),
-        ("lm_head.weight", Place("", None, "lm_head")),
-        ("0.weight", Place("", 0, "weight")),
-        ("w", Place("", None, "w")),
-    ],
-)
-def test_a_tensors_name_tells_layer_and_module(tensor, place):
-    assert Place.of(tensor) == place
-
-
 def test_the_map_sums_what_belongs_to_one_module():
     record = RECORDS["merge"]
     sums = LayerMap.of(record)
     assert sums.rows == ("0", "1", "2", "3", OUTSIDE)
-    assert sums.modules == ("mlp.gate_proj", "mlp.up_proj", "self_attn.q_proj", "embed_tokens")
+    assert sums.modules == (
+        "mlp.gate_proj",
+        "mlp.up_proj",
+        "self_attn.q_proj",
+        "model.embed_tokens",
+    )
     agent = record.agents[1].model
     cell = sums.cells[agent, "2", "self_attn.q_proj"]
     parts = [t for t in record.tensors if t.name.startswith("model.layers.2.self_attn.q_proj")]
@@ -275,7 +260,7 @@ def test_a_tensor_that_an_agent_lacks_counts_as_untouched():
     embedding, *layers = record.tensors
     lacking = embedding.model_copy(update={"agents": embedding.agents[1:]})
     cells = LayerMap.of(record.model_copy(update={"tensors": (lacking, *layers)})).cells
-    cell = cells[record.agents[0].model, OUTSIDE, "embed_tokens"]
+    cell = cells[record.agents[0].model, OUTSIDE, "model.embed_tokens"]
     assert (cell.density, cell.unique_share) == (0.0, None)
 
 
@@ -497,7 +482,7 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_without_plotly_one_line_says_how_to_get_it(monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.startswith("mergekit_ram.figures")]:
+    for name in [name for name in sys.modules if name.startswith("mergekit_ram.page.figures")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(MissingExtraError) as caught:

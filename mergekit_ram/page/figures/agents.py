@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from mergekit_ram import wording
-from mergekit_ram.figures import look
+from mergekit_ram.page import wording
+from mergekit_ram.page.figures import look
 from mergekit_ram.record import AgentRecord, OverlapRecord
 
 

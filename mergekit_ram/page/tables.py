@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mergekit_ram import wording
+from mergekit_ram.page import wording
 from mergekit_ram.record import AgentRecord, OverlapRecord, PairRecord, ThresholdRecord
 
 

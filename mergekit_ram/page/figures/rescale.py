@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from mergekit_ram import wording
-from mergekit_ram.figures import look
+from mergekit_ram.page import wording
+from mergekit_ram.page.figures import look
 from mergekit_ram.parameters import ALPHA, R
 from mergekit_ram.record import AgentRecord, OverlapRecord
 

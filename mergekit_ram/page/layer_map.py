@@ -1,41 +1,15 @@
-"""Counts by layer and module, from the names of tensors.
-
-``model.layers.3.mlp.up_proj.weight`` lies in layer 3 of the stack ``model.layers``, in the module
-``mlp.up_proj``. A model may have several stacks, one of a vision tower for instance.
-"""
+"""Counts by layer and module."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mergekit_ram.layers import Place
 from mergekit_ram.record import OverlapRecord
 
 OUTSIDE = "outside layers"
 """The row of tensors without a layer."""
-
-_IN_LAYER = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<number>\d+)\.(?P<module>.+)")
-_EXPERT = re.compile(r"\bexperts\.\d+\b")
-_KIND = re.compile(r"\.(weight|bias)$")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor belongs; without a number it lies outside all layers."""
-
-    stack: str
-    number: int | None
-    module: str
-
-    @classmethod
-    def of(cls, name: str) -> Place:
-        """The place that a tensor's name tells. All experts of a layer are one module."""
-        found = _IN_LAYER.fullmatch(name)
-        if found is None:
-            return cls("", None, _KIND.sub("", name.removeprefix("model.")))
-        module = _EXPERT.sub("experts", _KIND.sub("", found["module"]))
-        return cls(found["stack"] or "", int(found["number"]), module)
 
 
 @dataclass
@@ -92,7 +66,7 @@ class LayerMap:
 def _row(place: Place, several: bool) -> str:
     if place.number is None:
         return OUTSIDE
-    return f"{place.stack}.{place.number}" if several else str(place.number)
+    return place.layer if several else str(place.number)
 
 
 def _cells(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from mergekit_ram import wording
-from mergekit_ram.figures import look
+from mergekit_ram.page import wording
+from mergekit_ram.page.figures import look
 from mergekit_ram.record import OverlapRecord, PairRecord
 
 CELL_WIDTH = 68

@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from mergekit_ram import wording
 from mergekit_ram.errors import InputError, MissingExtraError
-from mergekit_ram.page_tables import agents_table, kept_table, pairs_table, thresholds_table
+from mergekit_ram.page import wording
+from mergekit_ram.page.tables import agents_table, kept_table, pairs_table, thresholds_table
 from mergekit_ram.record import OverlapRecord
 
 # No address is allowed to be loaded from, so that nothing leaves the reader's machine.
@@ -89,7 +89,7 @@ def render_page(record: OverlapRecord) -> str:
 def _figures() -> Any:
     """The module that draws, imported with the first page: plotly is an extra."""
     try:
-        return importlib.import_module("mergekit_ram.figures")
+        return importlib.import_module("mergekit_ram.page.figures")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "plotly":
             raise
@@ -105,7 +105,7 @@ def _library() -> str:
 
 
 def _resource(name: str) -> str:
-    return files("mergekit_ram").joinpath(name).read_text(encoding="utf-8")
+    return files("mergekit_ram.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def _title(record: OverlapRecord) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from mergekit_ram import wording
-from mergekit_ram.figures import look
-from mergekit_ram.layer_map import Cell, LayerMap
+from mergekit_ram.page import wording
+from mergekit_ram.page.figures import look
+from mergekit_ram.page.layer_map import Cell, LayerMap
 from mergekit_ram.record import OverlapRecord
 
 ROOM_FOR_ROWS = 1200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mergekit_ram.figures import agents, kept, layers, look, pairs, rescale, thresholds
+from mergekit_ram.page.figures import agents, kept, layers, look, pairs, rescale, thresholds
 from mergekit_ram.record import OverlapRecord
 
 ESTIMATE = (

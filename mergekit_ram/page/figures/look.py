@@ -11,8 +11,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from mergekit_ram.page.wording import labels
 from mergekit_ram.record import Interval, OverlapRecord
-from mergekit_ram.wording import labels
 
 # Okabe and Ito's, in an order in which neighbours differ in lightness; grey for their black,
 # which a dark page would swallow.
