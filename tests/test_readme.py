@@ -90,7 +90,7 @@ def test_the_accuracies_are_those_of_the_models(merges):
 
 
 def test_the_inspection_prints_what_is_shown():
-    (line,) = (command for command in commands() if command.startswith("mergekit-ram inspect"))
+    line = next(command for command in commands() if command.startswith("mergekit-ram inspect"))
     result = subprocess.run(
         [sys.executable, "-m", "mergekit_ram.cli", *shlex.split(line)[1:], "--quiet"],
         cwd=ROOT,
@@ -101,6 +101,21 @@ def test_the_inspection_prints_what_is_shown():
     )
     (shown,) = (block for block in blocks("") if block.startswith("ram_plus over"))
     assert result.stdout == shown
+
+
+def test_the_page_is_made_by_the_command_that_is_shown(tmp_path):
+    (line,) = (command for command in commands() if "--html" in command)
+    page = tmp_path / "overlap.html"
+    arguments = [str(page) if word == "overlap.html" else word for word in shlex.split(line)[1:]]
+    subprocess.run(
+        [sys.executable, "-m", "mergekit_ram.cli", *arguments, "--quiet"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert (ROOT / "docs" / "overlap.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_merges_are_two_different_models(merges):
