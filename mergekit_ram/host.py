@@ -155,12 +155,13 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     output = preflight.check_merges(merges)
     planned = planning.plan_merges(
         merges,
+        output.loads,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
         ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
     )
     planner._tensors = list(zip(weights, planned.tasks, strict=True))
-    recorder = MergeRecorder.of(planner._method.spec.name, planned.ledger, output.dtypes)
+    recorder = MergeRecorder.of(planner._method.spec.name, planned.ledger, output)
     _plans[planner] = _Plan(output.size, recorder)
 
 
@@ -265,8 +266,8 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     preflight.check_output(
         kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models)
     )
-    planned = planning.plan_merges(merges)
-    recorder = MergeRecorder.of(merges[0].method_name, planned.ledger, output.dtypes)
+    planned = planning.plan_merges(merges, output.loads)
+    recorder = MergeRecorder.of(merges[0].method_name, planned.ledger, output)
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})

@@ -86,7 +86,7 @@ def inspect(
     merges = plan.ledger.merges
     walk = _Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
     strata = list(walk.observe(epsilons))
-    summary = Summary(merges, strata, tuple(epsilons), sample, config.merge_method)
+    summary = Summary(merges, plan.loads, strata, tuple(epsilons), sample, config.merge_method)
     if realised:
         walk.realise(strata, summary.statistics())
     settings = settings_record(merges)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,18 @@ def loads_below(task: Task[Any]) -> Iterator[Load]:
             yield from loads_below(argument)
 
 
-def loading_digest(merge: ExecuteMergeMethodTask) -> str:
+PlannedLoads = dict[str, list[Load]]
+"""What is loaded for each weight of the output."""
+
+
+def loading_digest(merge: ExecuteMergeMethodTask, loads: Iterable[Load]) -> str:
     """What a merge loads, and how it is aligned and rounded before it is counted.
 
     Equal for the same tensors of the same models, wherever they are computed on.
     """
     gathering = merge.gather_tensors
     lines = [type(gathering).__name__, str(merge.base_model), str(merge.dtype)]
-    lines += [f"{load.model} {load.names} {load.dtype}" for load in loads_below(gathering)]
+    lines += [f"{load.model} {load.names} {load.dtype}" for load in loads]
     if isinstance(gathering, PermutedVocabulary):
         tokenizer = gathering.tokenizer_task
         lines += [

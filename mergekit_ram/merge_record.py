@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit_ram.ledger import Ledger
+from mergekit_ram.loads import PlannedLoads
+from mergekit_ram.preflight import PlannedOutput
 from mergekit_ram.record import (
     RECORD_NAME,
     ModelRecord,
@@ -42,22 +44,25 @@ class MergeRecorder:
         method: the merge method.
         ledger: of the plan.
         dtypes: of the merged weights, by name.
+        loads: what the plan reads.
         models: the files that are merged, as they were when the merge was planned.
     """
 
     method: str
     ledger: Ledger
     dtypes: tuple[str, ...]
+    loads: PlannedLoads
     models: tuple[ModelRecord, ...]
 
     @classmethod
-    def of(cls, method: str, ledger: Ledger, dtypes: tuple[str, ...]) -> MergeRecorder:
+    def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
         """Look at the models' files now, since they may be gone when the merge is done.
 
         Raises:
             InputError: a file is missing or broken.
         """
-        return cls(method, ledger, dtypes, model_records(ledger.merges))
+        models = model_records(output.loads)
+        return cls(method, ledger, output.dtypes, output.loads, models)
 
     def record(self) -> OverlapRecord | None:
         """The record; None while not all tensors were counted."""
@@ -65,7 +70,7 @@ class MergeRecorder:
         if statistics is None:
             return None
         settings = settings_record(merges)
-        tensors = tensor_records(merges, statistics)
+        tensors = tensor_records(merges, self.loads, statistics)
         return OverlapRecord(
             kind="merge",
             merge_method=self.method,

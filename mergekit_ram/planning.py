@@ -33,6 +33,7 @@ from mergekit_ram.groups import (
     tensor_group,
 )
 from mergekit_ram.ledger import Ledger
+from mergekit_ram.loads import PlannedLoads
 from mergekit_ram.methods import count_group, counting_merges, needs_counting, with_rescale
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 
@@ -187,6 +188,7 @@ class PlannedMerges:
 
 def plan_merges(
     merges: Sequence[ExecuteMergeMethodTask],
+    loads: PlannedLoads,
     *,
     quiet: bool = False,
     device: str | None = None,
@@ -196,6 +198,7 @@ def plan_merges(
 
     Args:
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
+        loads: what they load.
         quiet: no progress bar in the counting pass.
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
@@ -208,7 +211,7 @@ def plan_merges(
     ledger = Ledger(once)
     statistics = None
     if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
-        known = reuse.recorded_statistics(once)
+        known = reuse.recorded_statistics(once, loads)
         statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
     tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
     if statistics is None:

@@ -24,7 +24,7 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.headers import TensorHeader, check_checkpoint, read_headers
-from mergekit_ram.loads import Load, loads_below
+from mergekit_ram.loads import Load, PlannedLoads, loads_below
 from mergekit_ram.methods import MERGEABLE_DTYPES
 
 LOG = logging.getLogger("mergekit_ram")
@@ -95,10 +95,13 @@ def _listed(models: Iterable[ModelReference]) -> str:
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """What a plan will write: bytes in all, and the dtypes of its weights by name."""
+    """What a plan will read and write."""
 
     size: int
+    """Bytes of all weights."""
     dtypes: tuple[str, ...]
+    """Names of their dtypes."""
+    loads: PlannedLoads
 
 
 def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
@@ -110,9 +113,10 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
     checkpoints = _Checkpoints()
     size = 0
     dtypes: set[torch.dtype] = set()
+    planned: PlannedLoads = {}
     narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
     for merge in merges:
-        loads = list(loads_below(merge.gather_tensors))
+        loads = planned[merge.output_weight.name] = list(loads_below(merge.gather_tensors))
         headers = {load.model: checkpoints.header(load) for load in loads}
         present = {model: header for model, header in headers.items() if header is not None}
         _check_presence(merge, loads, present)
@@ -128,7 +132,8 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
             size += torch.Size(header.shape).numel() * dtype.itemsize
             dtypes.add(dtype)
     _warn_of_narrowing(narrowed)
-    return PlannedOutput(size, tuple(sorted(str(dtype).split(".")[-1] for dtype in dtypes)))
+    names = sorted(str(dtype).split(".")[-1] for dtype in dtypes)
+    return PlannedOutput(size, tuple(names), planned)
 
 
 def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:

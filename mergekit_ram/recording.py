@@ -10,7 +10,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit_ram.groups import agents_of, factor_of
 from mergekit_ram.headers import describe_files
 from mergekit_ram.layers import Place
-from mergekit_ram.loads import Load, loading_digest, loads_below
+from mergekit_ram.loads import Load, PlannedLoads, loading_digest
 from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record import (
@@ -32,15 +32,15 @@ def versions() -> Versions:
     return Versions(**{name: importlib.metadata.version(d) for name, d in DISTRIBUTIONS.items()})
 
 
-def model_records(merges: Sequence[ExecuteMergeMethodTask]) -> tuple[ModelRecord, ...]:
-    """The files of all models that the merges read.
+def model_records(planned: PlannedLoads) -> tuple[ModelRecord, ...]:
+    """The files of all models that a plan reads.
 
     Raises:
         InputError: a file is missing or broken.
     """
     loads: dict[str, Load] = {}
-    for merge in merges:
-        for load in loads_below(merge.gather_tensors):
+    for below in planned.values():
+        for load in below:
             loads.setdefault(load.model, load)
     return tuple(
         ModelRecord(model=name, files=describe_files(load.index, name))
@@ -70,19 +70,24 @@ def setting(values: Iterable[float]) -> Setting:
 
 
 def tensor_records(
-    merges: Sequence[ExecuteMergeMethodTask], statistics: OverlapStatistics
+    merges: Sequence[ExecuteMergeMethodTask],
+    planned: PlannedLoads,
+    statistics: OverlapStatistics,
 ) -> tuple[TensorRecord, ...]:
     """What was counted in every tensor, with the λ_t that holds there."""
     counted = {tensor.name: tensor for tensor in statistics.tensors}
     return tuple(
-        _tensor_record(merge, counted[merge.output_weight.name], statistics)
+        _tensor_record(merge, planned, counted[merge.output_weight.name], statistics)
         for merge in merges
         if merge.output_weight.name in counted
     )
 
 
 def _tensor_record(
-    merge: ExecuteMergeMethodTask, counts: TensorOverlap, statistics: OverlapStatistics
+    merge: ExecuteMergeMethodTask,
+    planned: PlannedLoads,
+    counts: TensorOverlap,
+    statistics: OverlapStatistics,
 ) -> TensorRecord:
     models = {agent_name(model): model for model in agents_of(merge)}
     return TensorRecord(
@@ -102,7 +107,7 @@ def _tensor_record(
             )
             for agent in counts.agents
         ),
-        loading=loading_digest(merge),
+        loading=loading_digest(merge, planned[counts.name]),
     )
 
 

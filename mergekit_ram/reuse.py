@@ -9,7 +9,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.errors import InputError, PlanError
 from mergekit_ram.groups import agents_of
-from mergekit_ram.loads import loading_digest
+from mergekit_ram.loads import PlannedLoads, loading_digest
 from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record import ModelRecord, OverlapRecord, TensorRecord, read_record
@@ -18,11 +18,14 @@ from mergekit_ram.recording import model_records
 REMEDY = "Leave `statistics` out and the merge counts anew."
 
 
-def recorded_statistics(merges: Sequence[ExecuteMergeMethodTask]) -> OverlapStatistics | None:
+def recorded_statistics(
+    merges: Sequence[ExecuteMergeMethodTask], planned: PlannedLoads
+) -> OverlapStatistics | None:
     """The counts that the parameter ``statistics`` points to; None where it is not given.
 
     Args:
         merges: of every weight of the output, once.
+        planned: what they load.
 
     Raises:
         PlanError: the tensors are given different files.
@@ -38,7 +41,7 @@ def recorded_statistics(merges: Sequence[ExecuteMergeMethodTask]) -> OverlapStat
         )
     path = Path(str(paths.pop()))
     record = read_record(path)
-    difference = _difference(record, merges)
+    difference = _difference(record, merges, planned)
     if difference:
         raise InputError(
             f"statistics {path}: they are not those of this merge: {difference}. {REMEDY}"
@@ -46,12 +49,14 @@ def recorded_statistics(merges: Sequence[ExecuteMergeMethodTask]) -> OverlapStat
     return record.statistics()
 
 
-def _difference(record: OverlapRecord, merges: Sequence[ExecuteMergeMethodTask]) -> str | None:
+def _difference(
+    record: OverlapRecord, merges: Sequence[ExecuteMergeMethodTask], planned: PlannedLoads
+) -> str | None:
     """The first thing in which a record and a plan differ, in words."""
     if record.sample is not None:
         return f"they are an estimate from {record.sample.fraction:g} of the rows"
-    return _models_differ(record.models, model_records(merges)) or _tensors_differ(
-        record.tensors, merges
+    return _models_differ(record.models, model_records(planned)) or _tensors_differ(
+        record.tensors, merges, planned
     )
 
 
@@ -68,7 +73,9 @@ def _models_differ(recorded: Sequence[ModelRecord], planned: Sequence[ModelRecor
 
 
 def _tensors_differ(
-    recorded: Sequence[TensorRecord], merges: Sequence[ExecuteMergeMethodTask]
+    recorded: Sequence[TensorRecord],
+    merges: Sequence[ExecuteMergeMethodTask],
+    planned: PlannedLoads,
 ) -> str | None:
     was = {tensor.name: tensor for tensor in recorded}
     now = {merge.output_weight.name: merge for merge in merges}
@@ -76,7 +83,7 @@ def _tensors_differ(
         return f"tensor {name} is not merged now"
     for name, merge in now.items():
         if name in was:
-            difference = _tensor_differs(was[name], merge)
+            difference = _tensor_differs(was[name], merge, planned)
             if difference:
                 return f"tensor {name} {difference}"
         elif not _may_be_uncounted(merge):
@@ -84,7 +91,9 @@ def _tensors_differ(
     return None
 
 
-def _tensor_differs(was: TensorRecord, merge: ExecuteMergeMethodTask) -> str | None:
+def _tensor_differs(
+    was: TensorRecord, merge: ExecuteMergeMethodTask, planned: PlannedLoads
+) -> str | None:
     epsilon = merge.parameters["epsilon"]
     if was.epsilon != epsilon:
         return f"was counted with epsilon {was.epsilon:g}, not {epsilon:g}"
@@ -95,7 +104,7 @@ def _tensor_differs(was: TensorRecord, merge: ExecuteMergeMethodTask) -> str | N
         weight = weights.get(agent.model)
         if agent.weight != weight:
             return f"was counted with weight {agent.weight:g} for {agent.model}, not {weight}"
-    if was.loading != loading_digest(merge):
+    if was.loading != loading_digest(merge, planned[was.name]):
         return "is loaded otherwise (its layers, agents, dtype or vocabulary)"
     return None
 

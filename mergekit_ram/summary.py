@@ -18,6 +18,7 @@ import numpy.typing as npt
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.groups import agents_of, factor_of
+from mergekit_ram.loads import PlannedLoads
 from mergekit_ram.measures import Measures, Realised
 from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, OverlapStatistics, TensorOverlap
@@ -151,6 +152,7 @@ class Summary:
 
     Args:
         merges: of every weight of the output, once.
+        loads: what they load.
         strata: what was seen of each that is no buffer.
         epsilons: the further thresholds.
         sample: how the strata were drawn, if they were.
@@ -160,12 +162,14 @@ class Summary:
     def __init__(
         self,
         merges: Sequence[ExecuteMergeMethodTask],
+        loads: PlannedLoads,
         strata: Sequence[Stratum],
         epsilons: tuple[float, ...],
         sample: Sample | None,
         method: str,
     ):
         self._merges = merges
+        self._loads = loads
         self._strata = strata
         self._epsilons = epsilons
         self._sample = sample
@@ -206,7 +210,7 @@ class Summary:
 
     @functools.cached_property
     def _tensors(self) -> tuple[TensorRecord, ...]:
-        return tensor_records(self._merges, self.statistics())
+        return tensor_records(self._merges, self._loads, self.statistics())
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Stratum]:
