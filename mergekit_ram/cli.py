@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -94,7 +95,7 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@main.command(cls=_ManyValues)
+@main.command(cls=_ManyValues, short_help="Show what agents changed, before or after a merge.")
 @click.argument("source", metavar="CONFIG.yml|FOLDER", type=click.Path(path_type=Path, exists=True))
 @click.option(
     "--json",
@@ -164,6 +165,7 @@ def inspect(
 
     Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
     """
+    _check_outputs(json_file, html_file)
     merge_options.apply_global_options()  # type: ignore[no-untyped-call]
     if source.is_dir():
         record = _recorded(source, epsilons, fraction)
@@ -172,6 +174,21 @@ def inspect(
     _give_out(record, json_file, html_file)
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
+
+
+def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
+    """Nobody wants to hear after an hour that the result has no place."""
+    wanted = [Path(json_file)] if json_file and json_file != STANDARD_OUTPUT else []
+    for path in [*wanted, *([html_file] if html_file else [])]:
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InputError(
+                f"{path} cannot be written: it is a folder, or in no folder that can be written "
+                "to. Choose another file."
+            )
+    if html_file is not None:
+        from mergekit_ram.page import check_available
+
+        check_available()
 
 
 def _recorded(folder: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
@@ -231,7 +248,7 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
-@main.command()
+@main.command(short_help="Show versions, and whether the plugin is on.")
 def status() -> None:
     """Show versions, whether the plugin is on, and who owns ram and ram_plus here."""
     from mergekit_ram.status import status_text

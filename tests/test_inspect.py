@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,23 @@ def test_the_help_teaches():
     for word in ("--epsilon E [E ...]", "--sample", "--device", "Exit codes", "mergekit-yaml"):
         assert word in text
     assert "--out-shard-size" not in text
+
+
+def test_results_without_a_place_are_refused_before_anything_is_read(
+    trio: Trio, tmp_path, monkeypatch
+):
+    from mergekit_ram import inspection
+
+    monkeypatch.setattr(inspection, "inspect", None)
+    for option in ("--json", "--html"):
+        missing = tmp_path / "missing" / "out"
+        result = run(trio.config("ram"), tmp_path, option, str(missing))
+        assert result.exit_code == 1
+        assert result.output.startswith(f"Error: {missing} cannot be written")
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    for name in [name for name in sys.modules if name.startswith("mergekit_ram.page.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = run(trio.config("ram"), tmp_path, "--html", str(tmp_path / "page.html"))
+    assert result.exit_code == 1
+    assert "pip install 'mergekit-ram[html]'" in result.output

@@ -42,6 +42,15 @@ def write_page(record: OverlapRecord, path: Path) -> None:
         ) from None
 
 
+def check_available() -> None:
+    """See before a long pass that a page can be made after it.
+
+    Raises:
+        MissingExtraError: plotly is not installed.
+    """
+    _figures()
+
+
 def render_page(record: OverlapRecord) -> str:
     """The record's page.
 
