@@ -192,15 +192,13 @@ def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
 
 
 def _recorded(folder: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
-    from mergekit_ram.findings import findings_of
     from mergekit_ram.record import RECORD_NAME, read_record
 
     if epsilons or fraction is not None:
         raise click.UsageError(
             "--epsilon and --sample read models, and a record has none: give the YAML file."
         )
-    record = read_record(folder / RECORD_NAME)
-    return record.model_copy(update={"findings": findings_of(record)})
+    return read_record(folder / RECORD_NAME)
 
 
 def _inspected(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from mergekit_ram.findings import findings_of
 from mergekit_ram.ledger import Ledger
 from mergekit_ram.loads import PlannedLoads
 from mergekit_ram.preflight import PlannedOutput
@@ -71,7 +72,7 @@ class MergeRecorder:
             return None
         settings = settings_record(merges)
         tensors = tensor_records(merges, self.loads, statistics)
-        return OverlapRecord(
+        record = OverlapRecord(
             kind="merge",
             merge_method=self.method,
             base=base_names(merges),
@@ -86,6 +87,7 @@ class MergeRecorder:
             models=self.models,
             versions=versions(),
         )
+        return record.model_copy(update={"findings": findings_of(record)})
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model."""

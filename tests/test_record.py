@@ -134,6 +134,17 @@ def test_a_finished_merge_is_shown_without_its_inputs(trio: Trio, tmp_path):
     assert OverlapRecord.model_validate_json(result.output) == record_of(tmp_path / "merged")
 
 
+def test_a_merge_records_its_findings(trio: Trio, tmp_path):
+    coder, *_ = trio.agents
+    write_weights(Path(coder), trio.base, Path(trio.base_path))
+    trio.merge("ram")
+    (finding,) = record_of(tmp_path / "merged").findings
+    assert (finding.code, finding.text.split()[0]) == ("equals-base", coder)
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--strict"])
+    assert result.exit_code == 3
+    assert finding.text in result.output
+
+
 def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):
     trio.merge("ram")
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--sample", "0.1"])
