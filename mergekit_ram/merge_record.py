@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +66,9 @@ class MergeRecorder:
         models = model_records(output.loads)
         return cls(method, ledger, output.dtypes, output.loads, models)
 
+    @functools.cached_property
     def record(self) -> OverlapRecord | None:
-        """The record; None while not all tensors were counted."""
+        """The record of the merge as far as it is when first asked for; None without counts."""
         statistics, merges = self.ledger.statistics, self.ledger.merges
         if statistics is None:
             return None
@@ -91,13 +93,13 @@ class MergeRecorder:
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model."""
-        record = self.record()
+        record = self.record
         if record is not None:
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
 
     def extend_card(self, card: str) -> str:
         """mergekit's model card with a section on the overlap of the agents."""
-        record = self.record()
+        record = self.record
         return card if record is None else card.rstrip("\n") + "\n" + card_section(record)
 
 
