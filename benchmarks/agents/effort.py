@@ -23,13 +23,13 @@ class Effort:
 
 
 FULL = Effort(
-    pretrain_steps=1500,
+    pretrain_steps=800,
     pretrain_batch=48,
     pretrain_rate=4e-3,
-    agent_steps=200,
+    agent_steps=120,
     heldout_prompts=1000,
-    validation_prompts=500,
-    retention_prompts=300,
+    validation_prompts=300,
+    retention_prompts=200,
     fisher_prompts=256,
     wudi_iterations=400,
     isotropy_draws=3,

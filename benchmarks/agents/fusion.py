@@ -7,11 +7,9 @@ from itertools import islice
 from random import Random
 
 import torch
-from model import new_model, new_tokenizer
+from model import Shape, new_model, new_tokenizer
 from pretrain import answered_batch
 from tasks import TASKS, right_answer, training_prompts
-
-from benchmarks.agents.models import shape
 
 Weights = dict[str, torch.Tensor]
 
@@ -51,7 +49,7 @@ def _squared_gradients(
     weights: Weights, task: str, architecture: str, prompts: int
 ) -> dict[str, torch.Tensor]:
     tokenizer = new_tokenizer()
-    model = new_model(tokenizer, shape(architecture)).eval()
+    model = new_model(tokenizer, Shape(architecture)).eval()
     model.load_state_dict(weights, strict=False)
     drawn = list(islice(training_prompts(TASKS[task], Random(FISHER_SEED)), prompts))
     total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}

@@ -22,7 +22,6 @@ Weights = dict[str, torch.Tensor]
 
 RECORD = "training.json"
 WEIGHTS = "model.safetensors"
-WIDTH, FEED_FORWARD, HEADS = 96, 256, 3
 AGENT_SEEDS = 1000
 """Agent k of base s is trained with seed 1000 s + k, so that no two share a seed."""
 
@@ -39,7 +38,7 @@ class BaseJob:
     @property
     def folder(self) -> Path:
         """Where it is, or will be."""
-        key = fingerprint(shape(self.architecture), self.seed, self.pace)
+        key = fingerprint(Shape(self.architecture), self.seed, self.pace)
         return self.output / "models" / f"base-{self.architecture}-{self.seed}-{key}"
 
     @property
@@ -81,11 +80,6 @@ class AgentJob:
         return f"{self.condition.name} {self.base.seed}: {self.recipe.task}"
 
 
-def shape(architecture: str) -> Shape:
-    """The example's model, but narrower, so that half an hour is enough."""
-    return Shape(architecture, width=WIDTH, feed_forward=FEED_FORWARD, heads=HEADS)
-
-
 def agent_jobs(base: BaseJob, condition: Condition) -> list[AgentJob]:
     """The agents of one base under one condition."""
     return [AgentJob(base, condition, recipe) for recipe in condition.recipes]
@@ -118,14 +112,14 @@ def weights(job: BaseJob | AgentJob) -> Weights:
 
 
 def _make_base(job: BaseJob) -> dict[str, Any]:
-    model = pretrain(new_tokenizer(), job.pace, job.seed, shape(job.architecture))
-    save(model.state_dict(), job.folder, shape(job.architecture))
+    model = pretrain(new_tokenizer(), job.pace, job.seed, Shape(job.architecture))
+    save(model.state_dict(), job.folder, Shape(job.architecture))
     return {"seed": job.seed, **asdict(job.pace)}
 
 
 def _make_agent(job: AgentJob) -> dict[str, Any]:
     tokenizer = new_tokenizer()
-    model = new_model(tokenizer, shape(job.base.architecture))
+    model = new_model(tokenizer, Shape(job.base.architecture))
     model.load_state_dict(weights(job.base), strict=False)
     if job.condition.supervised:
         from benchmarks.agents.supervised import fine_tune as train
@@ -133,5 +127,5 @@ def _make_agent(job: AgentJob) -> dict[str, Any]:
         from grpo import reinforce as train
     history = train(model, tokenizer, job.recipe, job.base.effort.agent_steps, job.seed)
     dtype = torch.bfloat16 if job.condition.stored_in_bf16 else torch.float32
-    save(model.state_dict(), job.folder, shape(job.base.architecture), dtype)
+    save(model.state_dict(), job.folder, Shape(job.base.architecture), dtype)
     return {"seed": job.seed, "recipe": asdict(job.recipe), **asdict(history)}

@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-from model import new_model, new_tokenizer
+from model import Shape, new_model, new_tokenizer
 from pretrain import IGNORED_LABEL, answered_batch
 from tasks import TASKS, heldout_prompts, right_answer, teacher_answer, validation_prompts
 
 from benchmarks.agents.effort import Effort
-from benchmarks.agents.models import shape
 
 Weights = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 
-BATCH_SIZE = 250
+BATCH_SIZE = 100
 SAMPLES = 4
 RETENTION_SEED = 0
 
@@ -48,10 +47,10 @@ class _Likelihood:
 class Scorer:
     """The prompts of a run, and a model that takes one set of weights after another."""
 
-    def __init__(self, architecture: str, effort: Effort) -> None:
+    def __init__(self, shape: Shape, effort: Effort) -> None:
         """Tokenize all prompts once; the held-out ones decide nothing but the reported result."""
         self._tokenizer = new_tokenizer()
-        self._model = new_model(self._tokenizer, shape(architecture)).eval()
+        self._model = new_model(self._tokenizer, shape).eval()
         self._batches = {
             "validation": self._right_answers(validation_prompts, effort.validation_prompts),
             "heldout": self._right_answers(heldout_prompts, effort.heldout_prompts),
@@ -77,7 +76,7 @@ class Scorer:
         # The head is the embedding, and stored once.
         assert set(missing) <= {"lm_head.weight"}, missing
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _answer(self, batch: Batch) -> _Likelihood:
         # No padding mask: padding is on the right, where a causal model does not look.
         logits = self._model(input_ids=batch["input_ids"]).logits[:, :-1].log_softmax(dim=-1)

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 import torch
+from model import Shape
 from tasks import TASKS
 
 from benchmarks.agents import merges, models
@@ -67,7 +68,7 @@ class _Study:
         self.dtype = torch.bfloat16 if job.condition.stored_in_bf16 else torch.float32
         self.base = models.weights(job.base)
         self.agents = {task: models.weights(agent) for task, agent in job.agents.items()}
-        self.scorer = Scorer(job.base.architecture, self.effort)
+        self.scorer = Scorer(Shape(self.architecture), self.effort)
         self.ledger = job.ledger
 
     def models(self) -> None:
