@@ -14,7 +14,7 @@ class Condition:
     """One way to make three agents from a base; ``seeds`` bases have such agents at most.
 
     Agents are stored in bfloat16, or in float32 where they are to be dense: rounding would
-    take the small updates away.
+    take the small updates away. ``detailed`` ones get the tables of pairs and of one parameter.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Condition:
     architecture: str = "qwen2"
     supervised: bool = False
     stored_in_bf16: bool = True
+    detailed: bool = False
 
 
 def _recipes(
@@ -43,11 +44,11 @@ def _recipes(
 SUBNETWORKS = _recipes((3e-4, 2e-4, 2e-4), shares=(0.20, 0.50, 0.35))
 
 CONDITIONS = (
-    Condition("subnetworks", "GRPO, Adam on random subnetworks", 5, SUBNETWORKS),
+    Condition("subnetworks", "GRPO, Adam on random subnetworks", 5, SUBNETWORKS, detailed=True),
     Condition(
         "dense",
         "GRPO, Adam on all weights, float32",
-        5,
+        3,
         _recipes((2e-4, 2e-4, 2e-4)),
         stored_in_bf16=False,
     ),
@@ -74,7 +75,7 @@ CONDITIONS = (
     Condition(
         "llama",
         "GRPO, Adam on random subnetworks, Llama architecture",
-        2,
+        1,
         SUBNETWORKS,
         architecture="llama",
     ),

@@ -76,33 +76,31 @@ def _grid(method: str, **axes: tuple[float, ...]) -> tuple[Merge, ...]:
 SCALES = (0.5, 0.75, 1.0, 1.25, 1.5)
 OVERLAP_POWERS = (1.0, 0.75, 0.5, 0.25, 0.0)
 RATES = (0.0, 0.05, 0.1, 0.15, 0.2)
-DENSITIES = (0.3, 0.5, 0.7, 0.9)
 SUM_WEIGHTS = (0.35, 0.5, 0.7, 1.0)
 
 OVER_RATES = _grid("ram_plus", r=RATES, alpha=(1.0, 2.0))
 OVER_SCALE = _grid("ram_plus", scale=SCALES, overlap_power=(1.0,))
 OVER_POWER = _grid("ram_plus", scale=(1.0,), overlap_power=OVERLAP_POWERS)
-OVER_WEIGHT = _grid("task_arithmetic", weight=(0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0))
+OVER_BOTH = _grid("ram_plus", scale=(0.75, 1.25, 1.5), overlap_power=(0.5, 0.0))
+OVER_WEIGHT = _grid("task_arithmetic", weight=(0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0))
 
 TUNED: dict[str, tuple[Merge, ...]] = {
     "task arithmetic, tuned": OVER_WEIGHT,
     "TIES, tuned": _grid(
-        "ties", weight=(1.0,), density=(0.2, 0.5, 0.8, 1.0), **{"lambda": (0.7, 1.0, 1.3, 1.6)}
+        "ties", weight=(1.0,), density=(0.2, 0.5, 1.0), **{"lambda": (0.7, 1.0, 1.4)}
     ),
-    "DARE + TA, tuned": _grid("dare_linear", weight=SUM_WEIGHTS, density=DENSITIES),
-    "DARE + TIES, tuned": _grid("dare_ties", weight=SUM_WEIGHTS, density=DENSITIES),
+    "DARE + TA, tuned": _grid("dare_linear", weight=SUM_WEIGHTS, density=(0.5, 0.8)),
+    "DARE + TIES, tuned": _grid("dare_ties", weight=SUM_WEIGHTS, density=(0.5, 0.8)),
     "RAM+, tuned r and α": OVER_RATES,
     "RAM+, tuned scale": OVER_SCALE,
     "RAM+, tuned overlap_power": OVER_POWER,
-    "RAM+, tuned scale and overlap_power": _grid(
-        "ram_plus", scale=SCALES, overlap_power=OVERLAP_POWERS
-    ),
+    "RAM+, tuned scale and overlap_power": (*OVER_SCALE, *OVER_POWER, *OVER_BOTH),
 }
 
 SWEEPS: dict[str, tuple[Merge, ...]] = {
     "weight of task arithmetic": OVER_WEIGHT,
-    "r, α = 1": tuple(m for m in OVER_RATES if m.parameters["alpha"] == 1.0),
-    "r, α = 2": tuple(m for m in OVER_RATES if m.parameters["alpha"] == 2.0),
+    "r at α = 1": tuple(m for m in OVER_RATES if m.parameters["alpha"] == 1.0),
+    "r at α = 2": tuple(m for m in OVER_RATES if m.parameters["alpha"] == 2.0),
     "scale": OVER_SCALE,
     "overlap_power": OVER_POWER,
 }
@@ -111,7 +109,7 @@ SWEEPS: dict[str, tuple[Merge, ...]] = {
 THRESHOLDS = (1e-6, 1e-5, 1e-4, 3e-4, 1e-3)
 OVER_EPSILON = _grid("ram_plus", epsilon=THRESHOLDS)
 
-PAIRED = ("mean of task vectors", "sum of task vectors", "TIES", "DARE + TIES", "RAM", "RAM+")
+PAIRED = ("mean of task vectors", "sum of task vectors", "TIES", "RAM", "RAM+")
 """The fixed merges that are also measured on pairs of agents."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -20,6 +21,7 @@ from benchmarks.agents.merges import Merge
 from benchmarks.agents.regions import Regions, statistics
 from benchmarks.agents.scoring import Scorer, Weights
 
+FINISHED = "finished"
 FLOAT32_OUTPUT = "RAM+, float32 output"
 
 
@@ -47,17 +49,24 @@ class StudyJob:
         return f"{self.condition.name} {self.base.seed}: merges"
 
 
+def is_measured(job: StudyJob) -> bool:
+    """Whether an earlier run finished it."""
+    return FINISHED in job.ledger.rows
+
+
 def measure(job: StudyJob) -> None:
     """Measure whatever is missing; to be called in a process of its own, with one thread."""
     study = _Study(job)
     study.models()
     study.fixed_merges()
     study.tuned_merges()
-    study.sweeps()
-    study.pairs()
+    if job.condition.detailed:
+        study.sweeps()
+        study.pairs()
     study.thresholds()
     study.regions()
     study.realised()
+    study.ledger.get(FINISHED, lambda: {"kind": FINISHED})
 
 
 class _Study:
@@ -186,8 +195,9 @@ class _Study:
         return lambda: merge(self.base, chosen, dtype or self.dtype, self.seed)
 
     def _both(self, kind: str, name: str, build: Callable[[], Weights]) -> None:
-        self._score(kind, name, "validation", build)
-        self._heldout(kind, name, build)
+        build_once = cache(build)
+        self._score(kind, name, "validation", build_once)
+        self._heldout(kind, name, build_once)
 
     def _heldout(self, kind: str, name: str, build: Callable[[], Weights]) -> None:
         self._score(kind, name, "heldout", build, retention=True)

@@ -82,19 +82,17 @@ def chosen(results: Results) -> str:
 
 
 def sweep(results: Results, name: str) -> str:
-    """All points of one parameter, under every condition."""
-    points = [
-        m for m in merges.SWEEPS[name] if results.rows(results.conditions[0], "grid", m.label)
-    ]
-    axis = _axis(name)
+    """All points of one parameter, where they were all measured."""
+    detailed = [c for c in results.conditions if results.document["conditions"][c]["detailed"]]
+    axis = name.split(" ")[0]
     rows = [
         [
             f"{merge.parameters[axis]:g}",
-            *(_spread(results.accuracy(c, "grid", merge.label)) for c in results.conditions),
+            *(_spread(results.accuracy(c, "grid", merge.label)) for c in detailed),
         ]
-        for merge in points
+        for merge in merges.SWEEPS[name]
     ]
-    return markdown([name, *results.conditions], rows)
+    return markdown([name, *detailed], rows)
 
 
 def overlaps(results: Results) -> str:
@@ -123,6 +121,8 @@ def pairs(results: Results) -> str:
     head = ["pair", "agents", *merges.PAIRED]
     rows = []
     for condition in results.conditions:
+        if not results.document["conditions"][condition]["detailed"]:
+            continue
         for pair in ("add+reverse", "add+sort", "reverse+sort"):
             cells = [
                 _spread(results.accuracy(condition, f"pair {pair}", name)) for name in merges.PAIRED
@@ -344,10 +344,6 @@ def merges_epsilon() -> float:
     from benchmarks.agents.regions import EPSILON
 
     return EPSILON
-
-
-def _axis(name: str) -> str:
-    return {"weight of task arithmetic": "weight"}.get(name, name.split(",")[0])
 
 
 def _short(label: str) -> str:

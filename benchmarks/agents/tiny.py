@@ -16,7 +16,7 @@ from benchmarks.agents.effort import FULL, QUICK
 
 NEEDED = ("trl", "datasets", "fusion_bench", "matplotlib")
 RESULTS, TABLES, FIGURE = "results.json", "tables.md", "accuracy.svg"
-SECONDS = "seconds.json"
+SECONDS, LOG = "seconds.json", "log.txt"
 DEFAULT_SEEDS = 5
 
 
@@ -94,23 +94,24 @@ def _require_packages() -> None:
 def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, float]:
     """Do the three stages; return the seconds that each has taken, earlier runs included."""
     from benchmarks.agents import models, workers
-    from benchmarks.agents.study import measure
+    from benchmarks.agents.study import is_measured, measure
 
     bases = list(dict.fromkeys(study.base for study in studies))
     agents = [agent for study in studies for agent in study.agents.values()]
     stages: list[tuple[str, Callable[[Any], None], list[Any]]] = [
         ("bases", models.make, [job for job in bases if not models.is_made(job)]),
         ("agents", models.make, [job for job in agents if not models.is_made(job)]),
-        ("merges", measure, list(studies)),
+        ("merges", measure, [job for job in studies if not is_measured(job)]),
     ]
     file = output / SECONDS
     seconds: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
-    for title, work, jobs in stages:
-        started = time.monotonic()
-        workers.run(work, jobs, processes, title, output / "logs" / f"{title}.log")
-        seconds[title] = seconds.get(title, 0.0) + time.monotonic() - started
-        output.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(seconds))
+    output.mkdir(parents=True, exist_ok=True)
+    with workers.Workers(processes, output / LOG) as pool:
+        for title, work, jobs in stages:
+            started = time.monotonic()
+            pool.run(work, jobs, title)
+            seconds[title] = seconds.get(title, 0.0) + time.monotonic() - started
+            file.write_text(json.dumps(seconds))
     return seconds
 
 

@@ -16,31 +16,33 @@ from tqdm import tqdm
 Job = TypeVar("Job")
 
 
-def run(
-    work: Callable[[Job], None], jobs: Sequence[Job], processes: int, title: str, log: Path
-) -> None:
-    """Do all jobs, with a bar; what they print goes to the log."""
-    if not jobs:
-        return
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    with (
-        ProcessPoolExecutor(
-            min(processes, len(jobs)),
+class Workers:
+    """Processes that are kept from one stage to the next; what they print goes to a log."""
+
+    def __init__(self, processes: int, log: Path) -> None:
+        """Start nothing yet: processes start with the first job."""
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        self._pool = ProcessPoolExecutor(
+            processes,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start,
             initargs=(log,),
-        ) as pool,
-        tqdm(total=len(jobs), desc=title, unit="job") as bar,
-    ):
-        pending = {pool.submit(work, job): str(job) for job in jobs}
-        try:
+        )
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def run(self, work: Callable[[Job], None], jobs: Sequence[Job], title: str) -> None:
+        """Do all jobs of a stage, with a bar."""
+        pending = {self._pool.submit(work, job): str(job) for job in jobs}
+        with tqdm(total=len(jobs), desc=title, unit="job", disable=not jobs) as bar:
             for future in as_completed(pending):
                 future.result()
                 bar.set_postfix_str(f"done: {pending[future]}", refresh=False)
                 bar.update()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _start(log: Path) -> None:
