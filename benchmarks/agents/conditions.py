@@ -41,7 +41,7 @@ def _recipes(
     )
 
 
-SUBNETWORKS = _recipes((3e-4, 2e-4, 2e-4), shares=(0.20, 0.50, 0.35))
+SUBNETWORKS = _recipes((5e-4, 3e-4, 2e-4), shares=(0.20, 0.50, 0.35))
 
 CONDITIONS = (
     Condition("subnetworks", "GRPO, Adam on random subnetworks", 5, SUBNETWORKS, detailed=True),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.agents import merges, tables
+from benchmarks.agents import details, merges, tables
 from benchmarks.agents.results import Results
 
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -18,16 +18,16 @@ def every_table(results: Results) -> dict[str, Callable[[], str]]:
     """What a document can ask for, by name."""
     named: dict[str, Callable[[], str]] = {
         "run": lambda: run(results),
-        "conditions": lambda: tables.conditions(results),
+        "conditions": lambda: details.conditions(results),
         "accuracy": lambda: tables.headline(results),
         "differences": lambda: tables.differences(results),
         "chosen": lambda: tables.chosen(results),
-        "overlaps": lambda: tables.overlaps(results),
+        "overlaps": lambda: details.overlaps(results),
         "pairs": lambda: tables.pairs(results),
-        "epsilon": lambda: tables.thresholds(results),
-        "regions": lambda: tables.regions(results),
-        "realised": lambda: tables.realised(results),
-        "training": lambda: tables.training(results),
+        "epsilon": lambda: details.thresholds(results),
+        "regions": lambda: details.regions(results),
+        "realised": lambda: details.realised(results),
+        "training": lambda: details.training(results),
     }
     for condition in results.conditions:
         named[f"tasks, {condition}"] = lambda c=condition: tables.per_task(results, c)

@@ -23,10 +23,10 @@ class Effort:
 
 
 FULL = Effort(
-    pretrain_steps=800,
-    pretrain_batch=48,
+    pretrain_steps=1200,
+    pretrain_batch=64,
     pretrain_rate=4e-3,
-    agent_steps=120,
+    agent_steps=100,
     heldout_prompts=1000,
     validation_prompts=200,
     retention_prompts=100,

@@ -7,7 +7,8 @@ from statistics import fmean
 
 from tasks import TASKS
 
-from benchmarks.agents import tables
+from benchmarks.agents import merges
+from benchmarks.agents.lines import heldout
 from benchmarks.agents.results import BySeed, Results
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and which stand out
@@ -77,10 +78,10 @@ def _values(results: Results, condition: str, label: str) -> BySeed:
         return results.accuracy(condition, "model", "base")
     if label == "agents, own task":
         return results.own(condition, TASKS)
-    return tables.heldout(results, condition, label)
+    return heldout(results, condition, label)
 
 
 def _colour(label: str) -> str:
     if label in ("base", "agents, own task"):
         return COLOURS["base and agents"]
-    return COLOURS["RAM and RAM+" if tables.merges.is_ours(label) else "baselines"]
+    return COLOURS["RAM and RAM+" if merges.is_ours(label) else "baselines"]
