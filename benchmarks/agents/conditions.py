@@ -49,14 +49,14 @@ CONDITIONS = (
         "dense",
         "GRPO, Adam on all weights, float32",
         3,
-        _recipes((2e-4, 2e-4, 2e-4)),
+        _recipes((3e-4, 2e-4, 2e-4)),
         stored_in_bf16=False,
     ),
     Condition(
         "bf16-adam",
         "GRPO, Adam on bfloat16 weights",
         3,
-        _recipes((3e-4, 3e-4, 3e-4), bf16_weights=True),
+        _recipes((1e-4, 1e-4, 1e-4), bf16_weights=True),
     ),
     Condition(
         "bf16-sgd",
@@ -67,7 +67,7 @@ CONDITIONS = (
     Condition(
         "supervised",
         "supervised fine-tuning, Adam, float32",
-        5,
+        3,
         _recipes((2e-4, 2e-4, 2e-4)),
         supervised=True,
         stored_in_bf16=False,

@@ -10,6 +10,7 @@ class Effort:
     """``FULL`` makes the published tables, ``QUICK`` shows within a minute that all of it runs."""
 
     pretrain_steps: int
+    flawless_steps: int
     pretrain_batch: int
     pretrain_rate: float
     agent_steps: int
@@ -23,7 +24,8 @@ class Effort:
 
 
 FULL = Effort(
-    pretrain_steps=1200,
+    pretrain_steps=900,
+    flawless_steps=450,
     pretrain_batch=64,
     pretrain_rate=4e-3,
     agent_steps=100,
@@ -37,6 +39,7 @@ FULL = Effort(
 )
 QUICK = Effort(
     pretrain_steps=10,
+    flawless_steps=5,
     pretrain_batch=48,
     pretrain_rate=4e-3,
     agent_steps=2,

@@ -45,7 +45,13 @@ class BaseJob:
     def pace(self) -> Pace:
         """How it is pretrained: as the example's base, but in a third of the time."""
         effort = self.effort
-        return Pace(effort.pretrain_steps, effort.pretrain_batch, effort.pretrain_rate, muon=True)
+        return Pace(
+            effort.pretrain_steps,
+            effort.flawless_steps,
+            effort.pretrain_batch,
+            effort.pretrain_rate,
+            muon=True,
+        )
 
     def __str__(self) -> str:
         return f"{self.architecture} base {self.seed}"
