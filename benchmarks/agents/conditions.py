@@ -62,7 +62,7 @@ CONDITIONS = (
         "bf16-sgd",
         "GRPO, SGD on bfloat16 weights",
         3,
-        _recipes((1.0, 1.0, 1.0), optimizer="sgd", bf16_weights=True),
+        _recipes((0.1, 0.1, 0.1), optimizer="sgd", bf16_weights=True),
     ),
     Condition(
         "supervised",

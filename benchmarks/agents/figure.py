@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from tasks import TASKS
 
 from benchmarks.agents import merges
 from benchmarks.agents.lines import heldout
 from benchmarks.agents.results import BySeed, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and which stand out
 # against white and against dark pages. Text and axes are a grey that does the same.
@@ -51,6 +55,7 @@ def draw(results: Results, file: Path) -> None:
         )
         for panel, condition in zip(panels[0], results.conditions, strict=True):
             _panel(panel, results, condition, labels)
+        panels[0, 0].invert_yaxis()  # shared: the first label on top
         figure.supxlabel(
             "mean accuracy over the three tasks (bars: mean over bases; dots: bases)", color=INK
         )
@@ -59,16 +64,15 @@ def draw(results: Results, file: Path) -> None:
         pyplot.close(figure)
 
 
-def _panel(panel, results: Results, condition: str, labels: list[str]) -> None:
+def _panel(panel: Axes, results: Results, condition: str, labels: list[str]) -> None:
     for row, label in enumerate(labels):
         values = list(_values(results, condition, label).values())
         panel.barh(row, fmean(values), height=BAR, color=_colour(label))
-        panel.plot(values, [row] * len(values), ".", color=INK, markersize=4)
+        panel.plot(values, [row] * len(values), "o", color=INK, markersize=4, mec="white", mew=0.5)
         panel.text(0.02, row, f"{fmean(values):.3f}", va="center", fontsize=8, color="black")
     panel.set_yticks(range(len(labels)), labels)
     panel.set_xlim(0, 1)
     panel.set_title(condition, color=INK, fontsize=10)
-    panel.invert_yaxis() if not panel.yaxis_inverted() else None
     panel.spines[["top", "right"]].set_visible(False)
     panel.patch.set_alpha(0)
 
