@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from benchmarks.agents.publish import report
+from benchmarks.agents.small import small
 from benchmarks.agents.tiny import tiny
 
 
@@ -21,6 +22,7 @@ def main() -> None:
 
 
 main.add_command(tiny)
+main.add_command(small)
 main.add_command(report)
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ def differences(results: Results) -> str:
     """Our merges against the baseline that validation prompts call the best."""
     names = results.conditions
     rows = []
-    for tuned, ours in ((False, _ours(merges.FIXED)), (True, _ours(merges.TUNED))):
+    fixed, searched = _ours(merges.FIXED), _ours(merges.TUNED)
+    for tuned, ours in ((False, fixed), (True, [*fixed, *searched])):
         kind = "tuned or not" if tuned else "not tuned"
         best = {condition: best_baseline(results, condition, tuned) for condition in names}
         rows += [
