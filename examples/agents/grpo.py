@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -13,7 +12,9 @@ from typing import Any
 import torch
 from accuracy import greedy_accuracy
 from datasets import Dataset
+from history import History
 from model import load
+from recipe import Recipe
 from tasks import TASKS, is_right, training_prompts, validation_prompts
 from tqdm import tqdm
 from transformers import (
@@ -34,31 +35,28 @@ VALIDATION_SIZE = 500
 STEPS_BETWEEN_VALIDATIONS = 10
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What differs between the agents: the task, the share of weights it may move, the pace."""
-
-    task: str
-    trained_share: float
-    learning_rate: float
-    target: float
-
-
-@dataclass
-class History:
-    """Mean reward of every step, and greedy validation accuracy by step."""
-
-    rewards: list[float] = field(default_factory=list)
-    validation: dict[int, float] = field(default_factory=dict)
-
-
 def train_agent(
     base: Path, recipe: Recipe, max_steps: int, seed: int
 ) -> tuple[dict[str, torch.Tensor], History]:
     """Train one agent from the saved base; return its float32 weights and how training went."""
     model, tokenizer = load(base)
+    history = reinforce(model, tokenizer, recipe, max_steps, seed)
+    return model.state_dict(), history
+
+
+def reinforce(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: Recipe,
+    max_steps: int,
+    seed: int,
+) -> History:
+    """Train a float32 model in place."""
     restrict_training(model, recipe.trained_share, seed)
     history = History()
+    callbacks: list[TrainerCallback] = [StopWhenSkilled(recipe, tokenizer, history, max_steps)]
+    if recipe.bf16_weights:
+        callbacks.insert(0, RoundWeights())
     with tempfile.TemporaryDirectory() as scratch:
         trainer = GRPOTrainer(
             model=model,
@@ -66,11 +64,11 @@ def train_agent(
             args=_settings(recipe, max_steps, seed, scratch),
             train_dataset=_prompt_dataset(recipe.task, max_steps, seed),
             processing_class=tokenizer,
-            callbacks=[StopWhenSkilled(recipe, tokenizer, history, max_steps)],
+            callbacks=callbacks,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return model.state_dict(), history
+    return history
 
 
 def restrict_training(model: PreTrainedModel, share: float, seed: int) -> None:
@@ -104,6 +102,7 @@ def _settings(recipe: Recipe, max_steps: int, seed: int, scratch: str) -> GRPOCo
         max_completion_length=MAX_COMPLETION_TOKENS,
         temperature=1.0,
         beta=0.0,  # no penalty for leaving the base
+        optim=recipe.optimizer,
         learning_rate=recipe.learning_rate,
         lr_scheduler_type="constant",
         weight_decay=0.0,  # decay would move the weights that must stay as they are
@@ -116,6 +115,27 @@ def _settings(recipe: Recipe, max_steps: int, seed: int, scratch: str) -> GRPOCo
         report_to="none",
         disable_tqdm=True,  # StopWhenSkilled shows a bar of its own
     )
+
+
+class RoundWeights(TrainerCallback):
+    """Keep the weights at bfloat16 values: an update below half a unit in the last place is lost.
+
+    Computing stays in float32, so that it is only the storage that makes updates sparse.
+    """
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: PreTrainedModel | None = None,
+        **_: Any,
+    ) -> None:
+        """Round after the optimiser has moved the weights."""
+        assert model is not None, "the trainer passes its model"
+        for parameter in model.parameters():
+            parameter.copy_(parameter.bfloat16())
 
 
 class StopWhenSkilled(TrainerCallback):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import string
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Qwen2Config,
@@ -23,6 +27,10 @@ CHARACTERS = string.digits + string.ascii_lowercase + "Ġ+="
 MAX_POSITIONS = 64
 # Near 1/sqrt(hidden size). From Qwen2's default of 0.02 so narrow a model learns to carry late.
 INITIALIZER_RANGE = 0.08
+ARCHITECTURES: dict[str, tuple[Any, Any]] = {
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+}
 
 
 def new_tokenizer() -> PreTrainedTokenizerBase:
@@ -44,15 +52,30 @@ def new_tokenizer() -> PreTrainedTokenizerBase:
     )
 
 
-def new_model(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
-    """Build an untrained Qwen2 model of about 0.6 million parameters from torch's current seed."""
-    config = Qwen2Config(
+@dataclass(frozen=True)
+class Shape:
+    """The measures of a model; the defaults are the example's, of about 0.6 million parameters."""
+
+    architecture: str = "qwen2"
+    width: int = 128
+    feed_forward: int = 352
+    layers: int = 3
+    heads: int = 4
+
+
+EXAMPLE_SHAPE = Shape()
+
+
+def new_model(tokenizer: PreTrainedTokenizerBase, shape: Shape = EXAMPLE_SHAPE) -> PreTrainedModel:
+    """Build an untrained model from torch's current seed."""
+    make_config, make_model = ARCHITECTURES[shape.architecture]
+    config = make_config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        hidden_size=shape.width,
+        intermediate_size=shape.feed_forward,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
         max_position_embeddings=MAX_POSITIONS,
         initializer_range=INITIALIZER_RANGE,
         tie_word_embeddings=True,
@@ -60,18 +83,23 @@ def new_model(tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    return make_model(config)
 
 
-def save(weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Round float32 weights to bfloat16 once and write model and tokenizer into ``folder``.
+def save(
+    weights: dict[str, torch.Tensor],
+    folder: Path,
+    shape: Shape = EXAMPLE_SHAPE,
+    dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Round float32 weights to ``dtype`` once and write model and tokenizer into ``folder``.
 
     Both are made anew, so that nothing training left on its own copies is saved with them.
     """
     tokenizer = new_tokenizer()
-    model = new_model(tokenizer)
+    model = new_model(tokenizer, shape)
     model.load_state_dict(weights)
-    model.to(torch.bfloat16)  # type: ignore[arg-type]  # its wrapper hides the signature
+    model.to(dtype)  # type: ignore[arg-type]  # its wrapper hides the signature
     model.generation_config = GenerationConfig(
         do_sample=False, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )

@@ -16,17 +16,17 @@ import torch
 from accuracy import greedy_accuracy
 from model import load, new_tokenizer, save
 from overlap import measure_overlap
-from pretrain import pretrain
+from pretrain import Pace, pretrain
+from recipe import Recipe
 from tasks import TASKS, heldout_prompts
 from transformers.utils import logging as transformers_logging
 
 PRETRAIN_STEPS = 2600
 MAX_GRPO_STEPS = 300
-# (task, share of the weights it may move, learning rate, validation accuracy to stop at)
 RECIPES = (
-    ("add", 0.20, 3e-4, 0.97),
-    ("reverse", 0.50, 2e-4, 0.97),
-    ("sort", 0.35, 2e-4, 0.97),
+    Recipe("add", trained_share=0.20, learning_rate=3e-4, target=0.97),
+    Recipe("reverse", trained_share=0.50, learning_rate=2e-4, target=0.97),
+    Recipe("sort", trained_share=0.35, learning_rate=2e-4, target=0.97),
 )
 HELDOUT_PROMPTS = 1000
 REPORTED_PACKAGES = ("torch", "transformers", "trl", "datasets", "tokenizers", "safetensors")
@@ -116,17 +116,16 @@ def _require_trl() -> None:
 
 def _make_base(folder: Path, steps: int, seed: int) -> int:
     started = time.monotonic()
-    save(pretrain(new_tokenizer(), steps, seed).state_dict(), folder)
+    save(pretrain(new_tokenizer(), Pace(steps), seed).state_dict(), folder)
     return round(time.monotonic() - started)
 
 
 def _make_agents(output: Path, max_steps: int, seed: int) -> dict[str, dict[str, Any]]:
     """Train and save the agents one after the other; return what is to be reported of each."""
-    from grpo import Recipe, train_agent  # here, because only training needs trl
+    from grpo import train_agent  # here, because only training needs trl
 
     runs: dict[str, dict[str, Any]] = {}
-    for number, fields in enumerate(RECIPES, start=1):
-        recipe = Recipe(*fields)
+    for number, recipe in enumerate(RECIPES, start=1):
         started = time.monotonic()
         weights, history = train_agent(output / "base", recipe, max_steps, seed + number)
         save(weights, output / recipe.task)
