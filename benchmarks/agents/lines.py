@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from benchmarks.agents import merges
 from benchmarks.agents.results import BySeed, Results
 from benchmarks.agents.spread import best
@@ -28,13 +30,24 @@ def validation(results: Results, condition: str, name: str) -> BySeed:
     return {seed: row["validation"] for seed, row in results.tuned(condition, name).items()}
 
 
-def best_baseline(results: Results, condition: str, tuned: bool) -> str:
-    """The merge that is not ours with the highest validation accuracy."""
-    names = [*fixed_names(), *(merges.TUNED if tuned else ())]
-    return best({n: validation(results, condition, n) for n in names if not merges.is_ours(n)})
+def best_baseline(results: Results, condition: str, names: Iterable[str]) -> str:
+    """The one of these merges with the highest validation accuracy."""
+    return best({name: validation(results, condition, name) for name in names})
+
+
+def baselines() -> dict[str, list[str]]:
+    """Groups of merges that are not ours, each under what it is called in tables."""
+    fixed = [name for name in merges.FIXED if not merges.is_ours(name)]
+    tuned = [name for name in merges.TUNED if not merges.is_ours(name)]
+    return {
+        "mergekit's, not tuned": fixed,
+        "mergekit's, tuned or not": [*fixed, *tuned],
+        "all": [*fixed, *tuned, *LIBRARY],
+    }
 
 
 def fixed_names() -> list[str]:
+    """The merges that nobody tunes, ours last."""
     names = [name for name in merges.FIXED if not merges.is_ours(name)]
     ours = [name for name in merges.FIXED if merges.is_ours(name)]
     return [*names, *LIBRARY, *ours, FLOAT32_OUTPUT]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tasks import TASKS
 
 from benchmarks.agents import cells, merges
-from benchmarks.agents.lines import best_baseline, fixed_names, heldout
+from benchmarks.agents.lines import baselines, best_baseline, fixed_names, heldout
 from benchmarks.agents.results import BySeed, Results
 
 
@@ -26,16 +26,15 @@ def headline(results: Results) -> str:
 def differences(results: Results) -> str:
     """Our merges against the baseline that validation prompts call the best."""
     names = results.conditions
+    ours = [name for name in (*merges.FIXED, *merges.TUNED) if merges.is_ours(name)]
     rows = []
-    fixed, searched = _ours(merges.FIXED), _ours(merges.TUNED)
-    for tuned, ours in ((False, fixed), (True, [*fixed, *searched])):
-        kind = "tuned or not" if tuned else "not tuned"
-        best = {condition: best_baseline(results, condition, tuned) for condition in names}
+    for kind, group in baselines().items():
+        best = {condition: best_baseline(results, condition, group) for condition in names}
+        rows.append([f"*the best of {kind}*", kind, *(f"*{best[c]}*" for c in names)])
         rows += [
             [label, kind, *(_difference(results, c, label, best[c]) for c in names)]
             for label in ours
         ]
-        rows.append(["*the baseline*", kind, *(f"*{best[c]}*" for c in names)])
     return cells.markdown(["merge", "baselines", *names], rows)
 
 
@@ -86,10 +85,6 @@ def pairs(results: Results) -> str:
             ]
             rows.append([pair, condition, *found])
     return cells.markdown(head, rows)
-
-
-def _ours(names: Iterable[str]) -> list[str]:
-    return [name for name in names if merges.is_ours(name)]
 
 
 def _difference(results: Results, condition: str, name: str, reference: str) -> str:
