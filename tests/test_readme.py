@@ -118,6 +118,16 @@ def test_the_page_is_made_by_the_command_that_is_shown(tmp_path):
     assert (ROOT / "docs" / "overlap.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figures_of_the_benchmark_are_those_of_its_tables():
+    results = (ROOT / "docs" / "results.md").read_text()
+    section = README.split("## Does it help?")[1].split("\n## ")[0]
+    rows = {"RAM": "RAM", "RAM+": "RAM+", "mean of task vectors": "mean of task vectors"}
+    for shown, row in (rows | {"TIES": "TIES"}).items():
+        (figure,) = re.findall(rf"\b{re.escape(shown)}\s+\((0\.\d+)\)", section)
+        (measured,) = re.findall(rf"^\| {re.escape(row)} \| (0\.\d+) ±", results, re.MULTILINE)
+        assert figure == measured, shown
+
+
 def test_the_merges_are_two_different_models(merges):
     folder, _ = merges
     ram, plus = read_weights(folder / "merged-ram"), read_weights(folder / "merged")

@@ -26,6 +26,7 @@ SHOWN = (
     "DARE + TIES",
     "task arithmetic, tuned",
     "TIES, tuned",
+    "WUDI",
     "RAM",
     "RAM+",
     "RAM+, tuned scale and overlap_power",
