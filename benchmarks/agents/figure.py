@@ -24,6 +24,7 @@ SHOWN = (
     "sum of task vectors",
     "TIES",
     "DARE + TIES",
+    "WUDI",
     "task arithmetic, tuned",
     "TIES, tuned",
     "RAM",
