@@ -42,17 +42,17 @@ def read_config(path: Path) -> MergeConfiguration:
     """A configuration of any merge method.
 
     Raises:
-        InputError: it cannot be read, or has no base model.
+        InputError: the file cannot be read as one.
     """
     try:
-        config = MergeConfiguration.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        return MergeConfiguration.model_validate(yaml.safe_load(text))
     except (OSError, ValueError, yaml.YAMLError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path} cannot be read as a configuration of mergekit: {reason}. Give the YAML file "
             "of a merge, or the output folder of one by ram or ram_plus."
         ) from None
-    return config
 
 
 def inspect(
