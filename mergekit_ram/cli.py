@@ -50,19 +50,14 @@ def main() -> None:
 
 def _with_merge_options(command: Callable[..., None]) -> Callable[..., None]:
     """mergekit's own options, as far as they concern reading models."""
-    from mergekit.options import add_merge_options
+    from mergekit.options import MergeOptions, add_merge_options
 
     wrapped: Any = add_merge_options(command)
+    left_out = MergeOptions.model_fields.keys() - SHARED_OPTIONS
     wrapped.__click_params__ = [
-        option for option in wrapped.__click_params__ if _is_shared(option, command)
+        option for option in wrapped.__click_params__ if option.name not in left_out
     ]
     return wrapped  # type: ignore[no-any-return]
-
-
-def _is_shared(option: click.Parameter, command: Any) -> bool:
-    from mergekit.options import MergeOptions
-
-    return option.name in SHARED_OPTIONS or option.name not in MergeOptions.model_fields
 
 
 class _ManyValues(click.Command):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mergekit_ram.overlap import SUSPICIOUS_DENSITY
 from mergekit_ram.record import AgentRecord, Finding, OverlapRecord, Setting
-
-DENSE = 0.95
-"""Share of changed parameters above which an agent is hardly a sparse one of this base."""
 
 FEW_UNIQUE = 0.01
 """Share of unique among its changed parameters below which λ has nothing to act on."""
@@ -53,7 +51,7 @@ def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
                 text=f"{agent.model} equals the base within ε everywhere and contributes nothing.",
             )
         return
-    if agent.density > DENSE:
+    if agent.density > SUSPICIOUS_DENSITY:
         yield Finding(
             code="dense-agent",
             text=f"{agent.model} changed {100 * agent.density:.1f} % of all parameters: this is "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +98,17 @@ def tensor_group(
         if model in tensors
     )
     return TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
+
+
+def map_tensors(
+    group: TensorGroup, function: Callable[[torch.Tensor], torch.Tensor]
+) -> TensorGroup:
+    """The same group with another tensor of every model."""
+    entries = tuple(
+        TensorEntry(id=entry.id, tensor=function(entry.tensor), is_base=entry.is_base)
+        for entry in group.entries
+    )
+    return TensorGroup(entries, group.metadata)
 
 
 def settings_of(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from mergekit.config import MergeConfiguration
     from mergekit.options import MergeOptions
 
+    from mergekit_ram.ledger import Ledger
     from mergekit_ram.merge_record import MergeRecorder
+    from mergekit_ram.preflight import PlannedOutput
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -61,8 +63,15 @@ TASK_FIELDS = frozenset(
 class _Plan:
     """What the writing of a plan's merges needs to know."""
 
-    size: int
-    recorder: MergeRecorder
+    method: str
+    ledger: Ledger
+    output: PlannedOutput
+
+    def recorder(self) -> MergeRecorder:
+        """Looks at the models' files; not needed where nothing is written."""
+        from mergekit_ram.merge_record import MergeRecorder
+
+        return MergeRecorder.of(self.method, self.ledger, self.output)
 
 
 _undo: list[Callable[[], None]] = []
@@ -143,7 +152,6 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     if not isinstance(planner._method, RamMerge):
         return
     from mergekit_ram import planning, preflight
-    from mergekit_ram.merge_record import MergeRecorder
 
     _log_ownership(planner._method)
     preflight.warn_about_parameters(planner.config, planner._method.spec)
@@ -161,8 +169,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
     )
     planner._tensors = list(zip(weights, planned.tasks, strict=True))
-    recorder = MergeRecorder.of(planner._method.spec.name, planned.ledger, output)
-    _plans[planner] = _Plan(output.size, recorder)
+    _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)
 
 
 def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
@@ -175,10 +182,11 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
 
     out_path = args[0] if args else kwargs["out_path"]
     models = [model.model.path for model in planner.config.referenced_models()]
-    preflight.check_output(out_path, plan.size, models)
+    preflight.check_output(out_path, plan.output.size, models)
+    recorder = plan.recorder()
     # One merge at a time is written; its card is asked for when it is done.
-    _last_recorded[:] = [(planner.config, plan.recorder)]
-    return writing.guard_writing(tasks, plan.recorder)
+    _last_recorded[:] = [(planner.config, recorder)]
+    return writing.guard_writing(tasks, recorder)
 
 
 def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:
@@ -216,7 +224,7 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     )
     planner = module.MergePlanner(config, architecture, options, out_config)
     planner._plan()
-    return _plans.pop(planner).recorder
+    return _plans.pop(planner).recorder()
 
 
 def _counting_device(options: Any) -> str | None:
@@ -258,7 +266,6 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     if not merges or not isinstance(_method_of(merges[0]), RamMerge):
         return wrapped(*args, **kwargs)
     from mergekit_ram import planning, preflight, writing
-    from mergekit_ram.merge_record import MergeRecorder
 
     _log_ownership(_method_of(merges[0]))
     output = preflight.check_merges(merges)
@@ -267,7 +274,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
         kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models)
     )
     planned = planning.plan_merges(merges, output.loads)
-    recorder = MergeRecorder.of(merges[0].method_name, planned.ledger, output)
+    recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})

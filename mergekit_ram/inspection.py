@@ -26,7 +26,7 @@ from mergekit_ram import host, measures
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.findings import findings_of
-from mergekit_ram.groups import LoadedGroup, Tokenizers, load_group
+from mergekit_ram.groups import LoadedGroup, Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import RamPlusMerge, agent_name, count_group, merge_group, with_rescale
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record import OverlapRecord, SampleRecord
@@ -88,7 +88,7 @@ def inspect(
     strata = list(walk.observe(epsilons))
     summary = Summary(merges, plan.loads, strata, tuple(epsilons), sample, config.merge_method)
     if realised:
-        walk.realise(strata, summary.statistics())
+        walk.realise(strata, summary.statistics)
     settings = settings_record(merges)
     record = OverlapRecord(
         kind="inspection",
@@ -179,6 +179,9 @@ class _Walk:
             for part, group in zip(found, parts, strict=True):
                 part.realised = _realise(group, settings, loaded.dtype, merge.out_dtype)
 
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device)
+
     def _parts(
         self, title: str
     ) -> Iterator[tuple[ExecuteMergeMethodTask, LoadedGroup, list[TensorGroup]]]:
@@ -191,18 +194,10 @@ class _Walk:
             if loaded is None:
                 continue
             parts = [loaded.group] if self.sample is None else self.sample.parts(loaded.group)
-            yield merge, loaded, [_moved(part, self.device) for part in parts]
+            yield merge, loaded, [map_tensors(part, self._moved) for part in parts]
             read += sum(entry.tensor.nbytes for part in parts for entry in part.entries)
             rate = read / (time.perf_counter() - started)
             bar.set_postfix_str(f"{rate / 1e6:,.0f} MB/s", refresh=False)
-
-
-def _moved(group: TensorGroup, device: torch.device) -> TensorGroup:
-    entries = tuple(
-        type(entry)(id=entry.id, tensor=entry.tensor.to(device), is_base=entry.is_base)
-        for entry in group.entries
-    )
-    return TensorGroup(entries, group.metadata)
 
 
 def _observe(group: TensorGroup, loaded: LoadedGroup, epsilons: Sequence[float]) -> Part:

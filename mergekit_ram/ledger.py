@@ -11,12 +11,14 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.groups import agents_of, factor_of
 from mergekit_ram.methods import agent_name
-from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.overlap import (
+    SUSPICIOUS_DENSITY,
+    AgentOverlap,
+    OverlapStatistics,
+    TensorOverlap,
+)
 
 LOG = logging.getLogger("mergekit_ram")
-
-SUSPICIOUS_DENSITY = 0.95
-"""Share of changed parameters above which an agent is hardly one of this base."""
 
 
 class Ledger:

@@ -40,13 +40,8 @@ class Measures:
 
     @classmethod
     def zeros(cls, agents: int, device: torch.device) -> Measures:
-        row = {"dtype": torch.float64, "device": device}
-        vectors = [torch.zeros(agents, **row) for _ in range(4)]  # type: ignore[call-overload]
-        tables = [
-            torch.zeros(agents, agents, **row)  # type: ignore[call-overload]
-            for _ in range(4)
-        ]
-        return cls(*vectors, *tables)
+        shapes = [(agents,)] * 4 + [(agents, agents)] * 4
+        return cls(*(torch.zeros(s, dtype=torch.float64, device=device) for s in shapes))
 
     def cpu(self) -> Measures:
         return Measures(*(getattr(self, field.name).cpu() for field in fields(self)))
@@ -130,10 +125,6 @@ class Realised:
     """Σ (out − base) · τ over the unique parameters."""
     changed: torch.Tensor
     """Unique parameters whose stored value differs from the one that λ = 1 gives."""
-
-    @classmethod
-    def zeros(cls, agents: int) -> Realised:
-        return cls(*(torch.zeros(agents, dtype=torch.float64) for _ in range(2)))
 
 
 @torch.no_grad()

@@ -9,6 +9,9 @@ from itertools import zip_longest
 
 from pydantic import BaseModel, computed_field, model_validator
 
+SUSPICIOUS_DENSITY = 0.95
+"""Share of changed parameters above which an agent is hardly a sparse one of this base."""
+
 
 class AgentCounts(BaseModel, frozen=True):
     """What one agent changed in one tensor.
@@ -62,6 +65,12 @@ class AgentOverlap(AgentCounts, frozen=True):
     def overlap_share(self) -> tuple[float, ...]:
         """Of its active parameters, those that 0, 1, … others changed; empty without any."""
         return tuple(degree / self.active for degree in self.overlap_degree if self.active)
+
+    @property
+    def finite_ratio(self) -> float | None:
+        """ρ_t, with None in place of infinity."""
+        ratio = self.overlap_unique_ratio
+        return ratio if math.isfinite(ratio) else None
 
     def rescale(self, r: float, alpha: float) -> float:
         """λ_t = 1 + r · clip(ρ_t, 0, α)."""

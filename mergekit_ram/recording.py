@@ -140,7 +140,6 @@ def agent_record(
     weights = [merge.input_parameters[model]["weight"] for merge, model in places]
     # Where the agent takes no part it has no factor either.
     active = [place for place, weight in zip(places, weights, strict=True) if weight != 0]
-    ratio = agent.overlap_unique_ratio
     return AgentRecord(
         model=agent.model,
         weight=setting(weights),
@@ -150,12 +149,13 @@ def agent_record(
         density=agent.density,
         overlap_degree=agent.overlap_degree,
         overlap_share=agent.overlap_share,
-        overlap_unique_ratio=ratio if ratio < float("inf") else None,
+        overlap_unique_ratio=agent.finite_ratio,
         rescale=setting(factor_of(merge, model, agent) for merge, model in active or places),
-        clipped=any(_is_clipped(merge, ratio) for merge, _ in active),
+        clipped=any(_is_clipped(merge, agent) for merge, _ in active),
         **more,  # type: ignore[arg-type]
     )
 
 
-def _is_clipped(merge: ExecuteMergeMethodTask, ratio: float) -> bool:
-    return "alpha" in merge.parameters and ratio > merge.parameters["alpha"]
+def _is_clipped(merge: ExecuteMergeMethodTask, agent: AgentOverlap) -> bool:
+    parameters = merge.parameters
+    return "alpha" in parameters and agent.overlap_unique_ratio > parameters["alpha"]

@@ -9,10 +9,12 @@ from typing import Any
 from tabulate import tabulate
 
 from mergekit_ram.record import (
+    AgentRecord,
     Interval,
     OverlapRecord,
     PairRecord,
     Setting,
+    ThresholdAgent,
 )
 
 TOP = 5
@@ -89,9 +91,7 @@ def agent_table(record: OverlapRecord) -> Table:
             _estimate(agent, "density", percent),
             _estimate(agent, "unique", whole),
             _estimate(agent, "shared", whole),
-            _estimate(agent, "overlap_unique_ratio", ratio)
-            if agent.overlap_unique_ratio is not None
-            else INFINITE,
+            _ratio(agent),
             _with_interval(shown(agent.rescale, ".3f"), agent.interval, "rescale", factor),
             "yes" if agent.clipped else "no",
         )
@@ -195,9 +195,7 @@ def _threshold_table(record: OverlapRecord) -> Table:
             f"{threshold.epsilon:g}",
             _estimate(agent, "density", percent),
             _estimate(agent, "unique_share", percent),
-            _estimate(agent, "overlap_unique_ratio", ratio)
-            if agent.overlap_unique_ratio is not None
-            else INFINITE,
+            _ratio(agent),
             _estimate(agent, "rescale", factor),
         )
         for agent_number in range(len(record.agents))
@@ -213,6 +211,13 @@ def _table(
 ) -> Table:
     kind = " (estimate)" if record.sample is not None else ""
     return Table(heading + kind, tuple(columns), tuple(tuple(row) for row in rows))
+
+
+def _ratio(figure: AgentRecord | ThresholdAgent) -> str:
+    """ρ, of which null is infinite."""
+    if figure.overlap_unique_ratio is None:
+        return INFINITE
+    return _estimate(figure, "overlap_unique_ratio", ratio)
 
 
 def _estimate(figure: Any, name: str, form: Callable[[float], str]) -> str:

@@ -6,9 +6,12 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from mergekit.merge_methods.base import TensorEntry, TensorGroup
+from mergekit.merge_methods.base import TensorGroup
+
+from mergekit_ram.groups import map_tensors
 
 GROUPS = 20
 """Random groups of sampled rows. Leaving each one out in turn gives an estimate's error."""
@@ -46,7 +49,7 @@ class Sample:
         if not shape or shape[0] < 2:
             return [group]
         return [
-            TensorGroup(tuple(_rows_of(entry, rows) for entry in group.entries), group.metadata)
+            map_tensors(group, partial(torch.index_select, dim=0, index=rows))
             for rows in self.rows(str(group.metadata.name), shape[0])
         ]
 
@@ -62,8 +65,3 @@ class Sample:
         # What was looked at has no sampling error.
         half = QUANTILE * math.sqrt(variance * (1 - self.fraction))
         return estimate - half, estimate + half
-
-
-def _rows_of(entry: TensorEntry, rows: torch.Tensor) -> TensorEntry:
-    tensor = entry.tensor.index_select(0, rows.to(entry.tensor.device))
-    return TensorEntry(id=entry.id, tensor=tensor, is_base=entry.is_base)

@@ -92,7 +92,7 @@ class Stratum:
 
 
 class Totals:
-    """Sums over a model (or one tensor) for ``agents``, in float64, which is exact for counts."""
+    """Sums over a model for ``agents``, in float64, which is exact for counts."""
 
     def __init__(self, agents: Sequence[str], thresholds: int):
         n = len(agents)
@@ -107,7 +107,7 @@ class Totals:
         self.realised = {field.name: np.zeros(n) for field in fields(Realised)}
         self.is_realised = True
 
-    def add(self, stratum: Stratum, without: int | None) -> Totals:
+    def add(self, stratum: Stratum, without: int | None) -> None:
         """Add one tensor; ``without`` leaves a group of rows out."""
         parts, times = stratum.chosen(without)
         self.parameters += stratum.numel
@@ -120,7 +120,6 @@ class Totals:
             self.is_realised &= part.realised is not None
             if part.realised is not None:
                 _add_sums(self.realised, part.realised, places, times)
-        return self
 
     def overlap(self, name: str, degree: Array) -> AgentOverlap:
         """An agent's counts, rounded once where they are estimates."""
@@ -182,6 +181,7 @@ class Summary:
         """Of the output."""
         return sum(stratum.numel for stratum in self._strata)
 
+    @functools.cached_property
     def statistics(self) -> OverlapStatistics:
         """The counts of every tensor, rounded where they are estimates."""
         return OverlapStatistics(tensors=tuple(map(_whole_tensor, self._strata)))
@@ -210,7 +210,7 @@ class Summary:
 
     @functools.cached_property
     def _tensors(self) -> tuple[TensorRecord, ...]:
-        return tensor_records(self._merges, self._loads, self.statistics())
+        return tensor_records(self._merges, self._loads, self.statistics)
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Stratum]:
@@ -336,12 +336,12 @@ class Summary:
     def _threshold_agents(self, without: int | None) -> list[ThresholdAgent]:
         total = self._totals(without)
         return [
-            _threshold_agent(total.overlap(name, degree), *self._usual_clip())
+            _threshold_agent(total.overlap(name, degree), *self._usual_clip)
             for degree in total.threshold_degree
             for name in self._names
         ]
 
-    @functools.lru_cache(maxsize=1)  # noqa: B019
+    @functools.cached_property
     def _usual_clip(self) -> tuple[float, float]:
         """r and α of most parameters."""
         numels: Counter[tuple[float, float]] = Counter()
@@ -352,7 +352,6 @@ class Summary:
 
 
 def _threshold_agent(overlap: AgentOverlap, r: float, alpha: float) -> ThresholdAgent:
-    ratio = overlap.overlap_unique_ratio
     return ThresholdAgent(
         model=overlap.model,
         active=overlap.active,
@@ -360,7 +359,7 @@ def _threshold_agent(overlap: AgentOverlap, r: float, alpha: float) -> Threshold
         unique=overlap.unique,
         density=overlap.density,
         unique_share=_divided(overlap.unique, overlap.active),
-        overlap_unique_ratio=ratio if ratio < float("inf") else None,
+        overlap_unique_ratio=overlap.finite_ratio,
         rescale=overlap.rescale(r, alpha),
     )
 
