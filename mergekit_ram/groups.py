@@ -60,13 +60,15 @@ def load_group(
 
 def run_loading(task: Task[Any], tokenizers: Tokenizers) -> Any:
     """Run mergekit's own loading tasks for one tensor, keeping nothing but tokenizers."""
-    if task in tokenizers:
+    # Asked first, since every other task's hash covers all that is below it.
+    is_kept = isinstance(task, BuildTokenizer)
+    if is_kept and task in tokenizers:
         return tokenizers[task]
     arguments = {
         name: run_loading(argument, tokenizers) for name, argument in task.arguments().items()
     }
     value = task.execute(**arguments)
-    if isinstance(task, BuildTokenizer):
+    if is_kept:
         tokenizers[task] = value
     return value
 

@@ -8,6 +8,7 @@ CPU (:mod:`mergekit_ram.native`), torch operations everywhere else
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -306,10 +307,12 @@ def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:
 def _degrees(histograms: torch.Tensor, agent_count: int, bits: int) -> tuple[tuple[int, ...], ...]:
     """Active parameters per agent and overlap count ≥ 1, from the groups' histograms."""
     by_overlap = histograms.view(-1, agent_count + 1, 1 << bits)[:, 1:]
-    patterns = torch.arange(1 << bits)
-    rows = []
-    for t in range(agent_count):
-        is_active = (patterns >> (t % bits)) & 1 == 1
-        found = by_overlap[t // bits][:, is_active].sum(dim=1)
-        rows.append(tuple(int(number) for number in found))
-    return tuple(rows)
+    # [groups, overlap counts, patterns] times [patterns, agents of the group]
+    found = (by_overlap @ _membership(bits)).transpose(1, 2).flatten(0, 1)
+    return tuple(tuple(row) for row in found[:agent_count].tolist())
+
+
+@functools.lru_cache
+def _membership(bits: int) -> torch.Tensor:
+    """Which agents of a group are in which pattern, int64 ``[patterns, bits]``."""
+    return (torch.arange(1 << bits).unsqueeze(1) >> torch.arange(bits)) & 1
