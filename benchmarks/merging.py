@@ -47,7 +47,9 @@ METHODS = (
 )
 
 
-def seconds(method: Method, models: Path, agents: int, out: Path, *, cold: bool) -> float:
+def seconds(
+    method: Method, models: Path, agents: int, out: Path, *, cold: bool, cuda: bool = False
+) -> float:
     """Seconds of one ``run_merge``, planning to last byte written; imports are not in it."""
     from mergekit.config import MergeConfiguration
     from mergekit.io.tasks import LoaderCache
@@ -63,7 +65,7 @@ def seconds(method: Method, models: Path, agents: int, out: Path, *, cold: bool)
     if cold:
         _drop_cached_pages(models)
     config = MergeConfiguration.model_validate(method.recipe(models, agents))
-    options = MergeOptions(quiet=True, copy_tokenizer=False, write_model_card=False)
+    options = MergeOptions(quiet=True, copy_tokenizer=False, write_model_card=False, cuda=cuda)
     (mergekit_ram.install if method.plugin else mergekit_ram.uninstall)()
     try:
         start = time.perf_counter()
@@ -81,10 +83,10 @@ class Memory:
     resident: int
 
 
-def memory(method: Method, models: Path, agents: int, out: Path) -> Memory:
+def memory(method: Method, models: Path, agents: int, out: Path, *, cuda: bool = False) -> Memory:
     """Peak memory of one merge in a process of its own, as Linux tells it to its parent."""
     process = multiprocessing.get_context("spawn").Process(
-        target=seconds, args=(method, models, agents, out), kwargs={"cold": False}
+        target=seconds, args=(method, models, agents, out), kwargs={"cold": False, "cuda": cuda}
     )
     process.start()
     anonymous = resident = 0
@@ -96,6 +98,41 @@ def memory(method: Method, models: Path, agents: int, out: Path) -> Memory:
     if process.exitcode != 0:
         raise RuntimeError(f"{method.label} ended with exit code {process.exitcode}")
     return Memory(anonymous, resident)
+
+
+@dataclass(frozen=True)
+class Bus:
+    """Bytes per second between mapped files and a GPU, nothing else done."""
+
+    to_gpu: float
+    from_gpu: float
+
+    @classmethod
+    def measured(cls, models: Path) -> Bus:
+        """Copy the base to the GPU and back, tensor by tensor; the second time counts."""
+        import torch
+        from safetensors import safe_open
+
+        for _ in range(2):
+            size, there, back = 0, 0.0, 0.0
+            for file in models.glob("base/*.safetensors"):
+                with safe_open(file, framework="pt") as shard:
+                    for name in shard.keys():  # noqa: SIM118  # no dictionary
+                        tensor = shard.get_tensor(name)
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        on_gpu = tensor.to("cuda")
+                        torch.cuda.synchronize()
+                        middle = time.perf_counter()
+                        on_gpu.cpu()
+                        back += time.perf_counter() - middle
+                        there += middle - start
+                        size += tensor.nbytes
+        return cls(size / there, size / back)
+
+    def seconds(self, read: int, written: int) -> float:
+        """What copying alone takes."""
+        return read / self.to_gpu + written / self.from_gpu
 
 
 def _status(pid: int | None) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 from checkpoints import SHAPES, Checkpoints, Shape
-from merging import METHODS, Memory, Method, memory, seconds
+from merging import METHODS, Bus, Memory, Method, memory, seconds
 
 DENSITIES = (0.032, 0.462, 0.543)
 """Shares of parameters that the paper's three agents changed; further agents repeat them."""
@@ -46,6 +46,7 @@ COLUMNS = "{:<20} {:>9} {:>9} {:>9} {:>10} {:>10}"
     help="Methods to run; linear always runs, since the others are compared with it.",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=3, help="Runs of each, in turns.")
+@click.option("--cuda", is_flag=True, help="Merge on the GPU, as mergekit-yaml --cuda does.")
 @click.option("--cold", is_flag=True, help="Drop the inputs from the page cache before each run.")
 @click.option("--with-memory/--no-memory", default=True, help="Measure memory too.")
 @click.option(
@@ -62,6 +63,7 @@ def main(
     dtype: str,
     labels: tuple[str, ...],
     rounds: int,
+    cuda: bool,
     cold: bool,
     with_memory: bool,
     folder: Path,
@@ -85,6 +87,10 @@ def main(
       python benchmarks/speed.py --method ram --method ram_plus --rounds 7
       python benchmarks/speed.py --agents 8 --method ram_plus
       python benchmarks/speed.py --size 0.05B --dtype float32 --cold
+      python benchmarks/speed.py --cuda
+
+    With --cuda it also prints how fast the models' tensors go to the GPU and back, and how long
+    that alone takes in a method with as many passes.
     """
     densities = tuple(density[number % len(density)] for number in range(agents))
     checkpoints = Checkpoints(Shape(*shape) if shape else SHAPES[size], densities, dtype)
@@ -98,17 +104,21 @@ def main(
     times: dict[str, list[float]] = {method.label: [] for method in methods}
     for number in range(rounds):
         for method in methods:
-            times[method.label].append(seconds(method, models, agents, folder / "out", cold=cold))
+            taken = seconds(method, models, agents, folder / "out", cold=cold, cuda=cuda)
+            times[method.label].append(taken)
         click.echo(f"round {number + 1} of {rounds} done", err=True)
     memories = {}
     if with_memory:
-        memories = {m.label: memory(m, models, agents, folder / "out") for m in methods}
+        memories = {m.label: memory(m, models, agents, folder / "out", cuda=cuda) for m in methods}
 
     click.echo(
         f"{parameters / 1e9:.3g}B parameters, {dtype}, base and {agents} agents, "
         f"{'cold' if cold else 'warm'} page cache, {rounds} rounds\n{_machine()}\n"
     )
-    click.echo(_table(methods, times, memories, _bytes(models, agents)))
+    model_bytes = _bytes(models, agents)
+    click.echo(_table(methods, times, memories, model_bytes))
+    if cuda:
+        click.echo(_bus(Bus.measured(models), *model_bytes))
 
 
 def _table(
@@ -134,6 +144,19 @@ def _table(
             )
         )
     return "\n".join(lines)
+
+
+def _bus(bus: Bus, read: int, written: int) -> str:
+    import torch
+
+    copying = ", ".join(
+        f"{passes * read / 1e9:.2f} GB in {bus.seconds(passes * read, written):.2f} s"
+        for passes in (1, 2)
+    )
+    return (
+        f"\n{torch.cuda.get_device_name()}: mapped files to GPU {bus.to_gpu / 1e9:.1f} GB/s, "
+        f"back {bus.from_gpu / 1e9:.1f} GB/s; copying alone: {copying}"
+    )
 
 
 def _bytes(models: Path, agents: int) -> tuple[int, int]:
