@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from benchmarks.agents import document, merges, scoring, spread
+from benchmarks.agents import document, merges, scoring, small_results, spread
 from benchmarks.agents.__main__ import main
 from benchmarks.agents.conditions import BY_NAME
 from benchmarks.agents.effort import FULL, QUICK
@@ -21,6 +21,7 @@ from benchmarks.agents.ledger import Ledger, fingerprint
 from benchmarks.agents.regions import Regions, statistics
 from benchmarks.agents.results import Results
 from benchmarks.agents.scoring import Scorer
+from benchmarks.agents.small_tasks import SMALL_TASKS
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "benchmarks.agents", "tiny", "--quick", "--seeds", "2"]
@@ -110,8 +111,40 @@ def test_the_published_tables_are_those_of_the_published_results(tmp_path):
     published = ROOT / "docs" / "results.md"
     copy = tmp_path / "results.md"
     copy.write_text(published.read_text())
-    document.fill(copy, Results.read(ROOT / "docs" / "results.json"))
+    small = json.loads((ROOT / "docs" / "small.json").read_text())
+    document.fill(copy, Results.read(ROOT / "docs" / "results.json"), small)
     assert copy.read_text() == published.read_text()
+
+
+def test_without_results_of_the_small_scale_its_tables_stay(run, tmp_path):
+    output, _ = run
+    page = tmp_path / "page.md"
+    text = "<!-- table: small: accuracy -->\nas it was\n<!-- end -->\n"
+    page.write_text(text)
+    arguments = ["report", str(output / "results.json"), "--document", str(page)]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert page.read_text() == text
+
+
+def test_a_difference_at_the_small_scale_is_paired_over_prompts():
+    def row(tool: str, compute: str, recall: str) -> dict:
+        bits = {"tool": tool, "compute": compute, "recall": recall}
+        return {"tasks": {task: {"right": right} for task, right in bits.items()}}
+
+    found = {"merges": {"RAM": row("11", "10", "11"), "TIES": row("10", "10", "01")}}
+    measured = small_results.difference(found, "RAM", "TIES")
+    # Of six prompts two more are right: differences 0, 1, 0, 0, 1, 0.
+    assert measured.mean == pytest.approx(2 / 6)
+    assert measured.standard_error == pytest.approx((4 / 15) ** 0.5 / 6**0.5)
+
+
+def test_the_best_baseline_of_the_small_scale_is_not_ours_and_decided_on_validation_prompts():
+    found = {
+        "merges": dict.fromkeys(("TIES", "RAM", "sum of task vectors", "TIES, tuned")),
+        "validation": {"TIES": 0.5, "RAM": 0.9, "sum of task vectors": 0.6, "TIES, tuned": 0.7},
+    }
+    assert small_results.best_baseline(found, "not tuned") == "sum of task vectors"
+    assert small_results.best_baseline(found, "tuned or not") == "TIES, tuned"
 
 
 def test_the_help_teaches():
@@ -182,10 +215,10 @@ def test_a_score_is_what_generating_the_answers_gives():
 
 
 def test_one_of_four_samples_is_right_with_the_probability_that_not_all_are_wrong():
-    likelihood = scoring._Likelihood(
+    likelihood = scoring.Likelihood(
         greedy=torch.tensor([True, False]), log_probability=torch.tensor([0.5, 0.25]).log()
     )
-    score = scoring._score(iter([likelihood]))
+    score = scoring.score_of(iter([likelihood]))
     assert score.greedy == 0.5
     assert score.sampled == pytest.approx(0.375)
     assert score.best_of_4 == pytest.approx((1 - 0.5**4 + 1 - 0.75**4) / 2)
@@ -235,22 +268,49 @@ def test_without_unique_weights_nothing_is_realised():
     assert found.changed_share is None
 
 
-def test_the_small_tasks_know_a_right_answer_from_a_wrong_one():
-    from random import Random
+@pytest.mark.parametrize(
+    ("task", "prompt", "right", "wrong"),
+    [
+        (
+            "tool",
+            "Tools: set_alarm(hour, minute), send_money(name, amount).\n"
+            "Request: Send 30 euros to Anna.<|im_end|>",
+            '{"tool": "send_money", "arguments": {"name": "Anna", "amount": "30"}}',
+            '{"tool": "send_money", "arguments": {"name": "Anna", "amount": "31"}}',
+        ),
+        ("compute", "Compute 7 + 8. Answer with the number only.", " 15", "16"),
+        ("compute", "Compute 7 - 8. Answer with the number only.", "-1", "1"),
+        (
+            "recall",
+            "The code of Anna is 1234. The code of Emre is 9.\nWhat is the code of Anna? Answer",
+            "1234",
+            "9",
+        ),
+    ],
+)
+def test_the_small_tasks_know_a_right_answer_from_a_wrong_one(task, prompt, right, wrong):
+    assert SMALL_TASKS[task].is_right(prompt, right)
+    assert not SMALL_TASKS[task].is_right(prompt, wrong)
 
-    from benchmarks.agents.small_tasks import SMALL_TASKS, _right_call
 
-    rng = Random(0)
-    for _ in range(20):
-        prompt = SMALL_TASKS["tool"].draw_prompt(rng)
-        tool, arguments = _right_call(prompt)
-        call = json.dumps({"tool": tool, "arguments": arguments})
-        assert SMALL_TASKS["tool"].is_right(prompt, call)
-        for wrong in ("", "{}", "[1]", call + " Done.", call.replace(tool, "unknown")):
-            assert not SMALL_TASKS["tool"].is_right(prompt, wrong)
-    prompt = "Compute 7 + 8 - 5. Answer with the number only."
-    assert SMALL_TASKS["compute"].is_right(prompt, " 10")
-    assert not SMALL_TASKS["compute"].is_right(prompt, "11")
-    prompt = "The code of Anna is 1234. The code of Emre is 9.\nWhat is the code of Anna? Answer"
-    assert SMALL_TASKS["recall"].is_right(prompt, "1234")
-    assert not SMALL_TASKS["recall"].is_right(prompt, "9")
+@pytest.mark.parametrize("task", SMALL_TASKS)
+def test_every_small_task_has_enough_prompts_and_can_answer_them(task):
+    from tasks import heldout_prompts
+
+    prompts = heldout_prompts(SMALL_TASKS[task], 1000)
+    assert len(set(prompts)) == 1000
+    assert all(SMALL_TASKS[task].is_right(p, SMALL_TASKS[task].solve(p)) for p in prompts)
+
+
+def test_both_scales_find_the_same_answers_as_likely():
+    from model import EXAMPLE_SHAPE, load
+
+    from benchmarks.agents.small_model import likelihood
+
+    scorer = Scorer(EXAMPLE_SHAPE, QUICK)
+    model, _ = load(ROOT / "examples" / "agents" / "base")
+    scorer._model.load_state_dict(model.state_dict())
+    for batch in (batches[0] for batches in scorer._batches["heldout"].values()):
+        expected, found = scorer._answer(batch), likelihood(model, batch)
+        assert found.greedy.tolist() == expected.greedy.tolist()
+        torch.testing.assert_close(found.log_probability, expected.log_probability)

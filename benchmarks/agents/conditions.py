@@ -55,13 +55,13 @@ CONDITIONS = (
     Condition(
         "bf16-adam",
         "GRPO, Adam on bfloat16 weights",
-        3,
+        2,
         _recipes((1e-4, 1e-4, 1e-4), bf16_weights=True),
     ),
     Condition(
         "bf16-sgd",
         "GRPO, SGD on bfloat16 weights",
-        3,
+        2,
         _recipes((0.1, 0.1, 0.1), optimizer="sgd", bf16_weights=True),
     ),
     Condition(

@@ -64,7 +64,7 @@ def overlaps(results: Results) -> str:
         counted = [row for row in results.rows(condition, "overlap") if row["epsilon"] == EPSILON]
         for task in TASKS:
             agents = [row["agents"][task] for row in counted]
-            rows.append([condition, task, *_overlap_cells(agents)])
+            rows.append([condition, task, *overlap_cells(agents)])
     for agent, figures in PAPER_OVERLAPS.items():
         density, unique, *others = figures
         ratio = (100 - unique) / unique
@@ -128,7 +128,8 @@ def realised(results: Results) -> str:
     return cells.markdown(head, rows)
 
 
-def _overlap_cells(agents: list[dict[str, Any]]) -> list[str]:
+def overlap_cells(agents: list[dict[str, Any]]) -> list[str]:
+    """Density, shares by overlap degree, ρ and λ: means over the same agent of several bases."""
     degrees = [
         [d / max(sum(agent["overlap_degree"]), 1) for d in agent["overlap_degree"]]
         for agent in agents

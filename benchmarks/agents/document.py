@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.agents import details, merges, tables
-from benchmarks.agents.results import Results
+from benchmarks.agents import details, merges, small_tables, tables
+from benchmarks.agents.results import Results, Row
 
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -60,16 +60,25 @@ def standalone(results: Results) -> str:
     return "\n".join(["# Agents, merged\n", *parts])
 
 
-def fill(file: Path, results: Results) -> None:
+def fill(file: Path, results: Results, small: Row | None = None) -> None:
     """Replace what stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+
+    Args:
+        file: the document.
+        results: of the tiny scale.
+        small: of the small scale; without them its tables stay as they are.
 
     Raises:
         click.ClickException: the document asks for a table that there is none of.
     """
     named = every_table(results)
+    if small is not None:
+        named |= small_tables.every_small_table(small)
 
     def filled(match: re.Match[str]) -> str:
         name = match[2]
+        if small is None and name.startswith(small_tables.PREFIX):
+            return match[0]
         if name not in named:
             known = "; ".join(named)
             raise click.ClickException(f"{file}: no table is called '{name}'. Tables: {known}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ SHOWN = (
 )
 BAR = 0.72
 PANEL_WIDTH, ROW_HEIGHT = 3.4, 0.32
+PANELS_ACROSS = 3
 
 
 def draw(results: Results, file: Path) -> None:
@@ -47,14 +49,19 @@ def draw(results: Results, file: Path) -> None:
     style |= dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), INK)
     labels = ["base", "agents, own task", *SHOWN]
     with pyplot.rc_context(style):
+        across = min(PANELS_ACROSS, len(results.conditions))
+        down = math.ceil(len(results.conditions) / across)
         figure, panels = pyplot.subplots(
-            1,
-            len(results.conditions),
+            down,
+            across,
+            sharex=True,
             sharey=True,
             squeeze=False,
-            figsize=(PANEL_WIDTH * len(results.conditions), ROW_HEIGHT * (len(labels) + 3)),
+            figsize=(PANEL_WIDTH * across, ROW_HEIGHT * (len(labels) + 3) * down),
         )
-        for panel, condition in zip(panels[0], results.conditions, strict=True):
+        for panel in panels.flat[len(results.conditions) :]:
+            panel.set_visible(False)
+        for panel, condition in zip(panels.flat, results.conditions, strict=False):
             _panel(panel, results, condition, labels)
         panels[0, 0].invert_yaxis()  # shared: the first label on top
         figure.supxlabel(

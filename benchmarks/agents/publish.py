@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -23,18 +24,20 @@ EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True)
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to draw the figure too, as .svg or .png.",
 )
-def report(results: Path, document: Path, figure: Path | None) -> None:
+@click.option("--small", type=EXISTING, help="The small.json of a run of the small scale.")
+def report(results: Path, document: Path, figure: Path | None, small: Path | None) -> None:
     """Fill the tables of a document from RESULTS, the results.json of a run.
 
     \b
-      python -m benchmarks.agents report agents-benchmark/results.json --figure docs/agents.svg
+      python -m benchmarks.agents report agents-benchmark/results.json \\
+        --small small-agents-benchmark/small.json --figure docs/agents.svg
     """
     from benchmarks.agents import document as documents
     from benchmarks.agents import figure as figures
     from benchmarks.agents.results import Results
 
     found = Results.read(results)
-    documents.fill(document, found)
+    documents.fill(document, found, None if small is None else json.loads(small.read_text()))
     click.echo(f"written: {document}")
     if figure is not None:
         figures.draw(found, figure)

@@ -38,7 +38,7 @@ def collect(jobs: Sequence[StudyJob], seconds: dict[str, float], processes: int)
         "date": date.today().isoformat(),
         "machine": {
             "system": platform.system(),
-            "processor": _processor(),
+            "processor": processor(),
             "processes": processes,
         },
         "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
@@ -144,7 +144,7 @@ def _rounded(value: Any) -> Any:
     return round(value, DIGITS) if isinstance(value, float) and value > 10**-DIGITS else value
 
 
-def _processor() -> str:
+def processor() -> str:
     """The model's name where Linux tells it."""
     info = Path("/proc/cpuinfo")
     if info.is_file():

@@ -8,7 +8,7 @@ samples is right" is known without the error of drawing them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -37,7 +37,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class _Likelihood:
+class Likelihood:
     """Per prompt of a batch, of its answer and the end: all greedy, and the log-probability."""
 
     greedy: torch.Tensor
@@ -62,7 +62,7 @@ class Scorer:
     ) -> dict[str, Score]:
         """Score weights on the ``validation`` or the ``heldout`` prompts of tasks."""
         self._load(weights)
-        return {task: _score(map(self._answer, self._batches[split][task])) for task in tasks}
+        return {task: score_of(map(self._answer, self._batches[split][task])) for task in tasks}
 
     def retention(self, weights: Weights) -> float:
         """The loss per token on held-out text of the base's pretraining mixture."""
@@ -77,13 +77,13 @@ class Scorer:
         assert set(missing) <= {"lm_head.weight"}, missing
 
     @torch.inference_mode()
-    def _answer(self, batch: Batch) -> _Likelihood:
+    def _answer(self, batch: Batch) -> Likelihood:
         # No padding mask: padding is on the right, where a causal model does not look.
         logits = self._model(input_ids=batch["input_ids"]).logits[:, :-1].log_softmax(dim=-1)
         labels = batch["labels"][:, 1:]
         counted = labels != IGNORED_LABEL
         taken = logits.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
-        return _Likelihood(
+        return Likelihood(
             greedy=((logits.argmax(dim=-1) == labels) | ~counted).all(dim=1),
             log_probability=(taken * counted).sum(dim=1),
         )
@@ -110,7 +110,8 @@ class Scorer:
         return batches
 
 
-def _score(likelihoods: Iterator[_Likelihood]) -> Score:
+def score_of(likelihoods: Iterable[Likelihood]) -> Score:
+    """Shares of all prompts of these batches."""
     every = list(likelihoods)
     greedy = torch.cat([each.greedy for each in every]).double()
     probability = torch.cat([each.log_probability for each in every]).double().exp()

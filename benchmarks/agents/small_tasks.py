@@ -1,7 +1,7 @@
 """Three tasks for a small language model: call a tool, compute, answer from a long context.
 
-They mirror the paper's domains, and a program checks every answer. A prompt holds all that its
-answer follows from, so that the splits by checksum are those of the tiny tasks.
+They mirror the paper's domains. Every prompt has one right answer, which follows from it, so that
+the splits by checksum are those of the tiny tasks.
 """
 
 from __future__ import annotations
@@ -12,26 +12,53 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-NAMES = ("Anna", "Boris", "Chen", "Dalia", "Emre", "Fatou", "Goran", "Hana")
+NAMES = ("Anna", "Boris", "Chen", "Dalia", "Emre", "Fatou", "Goran", "Hana", "Ines", "Jonas")
 CITIES = ("Lima", "Oslo", "Perth", "Quito", "Rome", "Seoul", "Tunis", "Vienna")
-TOOLS = "get_weather(city), book_table(name, people), send_money(name, amount)"
-FORM = (
-    'Answer with one line of JSON, like {"tool": "get_weather", "arguments": {"city": "Paris"}}, '
-    "and nothing else."
-)
-REQUESTS = (
-    ("What is the weather in {city}?", "get_weather", ("city",)),
-    ("Book a table for {people} under the name {name}.", "book_table", ("name", "people")),
-    ("Send {amount} euros to {name}.", "send_money", ("name", "amount")),
-)
+LANGUAGES = ("Arabic", "Dutch", "French", "Hindi", "Korean", "Polish", "Spanish", "Turkish")
+WORDS = ("apple", "bridge", "candle", "dragon", "engine", "forest", "garden", "harbor")
+
+FORM = 'Answer with JSON like {"tool": "play_song", "arguments": {"title": "Hello"}}.'
+OFFERED_TOOLS = 2
 PADDING = (
     "The office opens at nine.",
     "The printer on the second floor is out of paper.",
     "Lunch is served in the large room.",
     "The lift will be repaired next week.",
 )
-PADDING_SENTENCES = 40
+PADDING_SENTENCES = 4
+PEOPLE_WITH_A_CODE = 3
+LARGEST_TERM = 99
 CHAT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Something to call: its parameters, and a request that names their values in order."""
+
+    name: str
+    parameters: tuple[str, ...]
+    request: str
+
+    @property
+    def signature(self) -> str:
+        """As the prompt lists it."""
+        return f"{self.name}({', '.join(self.parameters)})"
+
+    def arguments_in(self, request: str) -> dict[str, str] | None:
+        """The values in a request, or None if it asks for something else."""
+        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\w+)", re.escape(self.request))
+        found = re.fullmatch(pattern, request)
+        return found.groupdict() if found else None
+
+
+TOOLS = (
+    Tool("get_weather", ("city", "day"), "What will the weather be in {city} in {day} days?"),
+    Tool("book_table", ("name", "people"), "Book a table for {people} under the name {name}."),
+    Tool("send_money", ("name", "amount"), "Send {amount} euros to {name}."),
+    Tool("set_alarm", ("hour", "minute"), "Wake me {minute} minutes past {hour}."),
+    Tool("translate", ("word", "language"), "How do you say {word} in {language}?"),
+    Tool("buy_tickets", ("city", "seats"), "I need {seats} seats on the train to {city}."),
+)
 
 
 @dataclass(frozen=True)
@@ -40,56 +67,59 @@ class SmallTask:
 
     name: str
     ask: Callable[[Random], str]
-    is_right: Callable[[str, str], bool]
+    solve: Callable[[str], str]
     max_tokens: int
 
     def draw_prompt(self, rng: Random) -> str:
         """A question as the model's chat format wants it."""
         return CHAT.format(self.ask(rng))
 
+    def is_right(self, prompt: str, completion: str) -> bool:
+        """Say whether a completion is exactly the right answer: the verifiable reward."""
+        return completion.strip() == self.solve(prompt)
+
 
 def _ask_for_tool(rng: Random) -> str:
-    text, _, _ = rng.choice(REQUESTS)
-    request = text.format(
+    offered = rng.sample(TOOLS, OFFERED_TOOLS)
+    request = rng.choice(offered).request.format(
         city=rng.choice(CITIES),
+        day=rng.randint(2, 30),
         name=rng.choice(NAMES),
         people=rng.randint(2, 12),
         amount=rng.randint(5, 500),
+        hour=rng.randint(1, 12),
+        minute=rng.randint(1, 59),
+        word=rng.choice(WORDS),
+        language=rng.choice(LANGUAGES),
+        seats=rng.randint(2, 60),
     )
-    return f"You have these tools: {TOOLS}. {FORM}\nRequest: {request}"
+    tools = ", ".join(tool.signature for tool in offered)
+    return f"Tools: {tools}. {FORM}\nRequest: {request}"
 
 
-def _is_right_call(prompt: str, completion: str) -> bool:
-    """One JSON object with the tool's name and its arguments, values compared as text."""
-    try:
-        call = json.loads(completion)
-        given = {name: str(value) for name, value in call["arguments"].items()}
-        return (call["tool"], given) == _right_call(prompt)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _right_call(prompt: str) -> tuple[str, dict[str, str]]:
+def _call_tool(prompt: str) -> str:
     request = prompt.split("Request: ")[1].split("<|im_end|>")[0]
-    for text, tool, _ in REQUESTS:
-        pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>\\w+)", re.escape(text))
-        if found := re.fullmatch(pattern, request):
-            return tool, found.groupdict()
+    for tool in TOOLS:
+        if found := tool.arguments_in(request):
+            arguments = {name: found[name] for name in tool.parameters}
+            return json.dumps({"tool": tool.name, "arguments": arguments})
     raise ValueError(f"no tool was asked for: {request}")
 
 
 def _ask_to_compute(rng: Random) -> str:
-    a, b, c = (rng.randint(2, 60) for _ in range(3))
-    return f"Compute {a} + {b} - {c}. Answer with the number only."
+    a, b = (rng.randint(2, LARGEST_TERM) for _ in range(2))
+    return f"Compute {a} {rng.choice('+-')} {b}. Answer with the number only."
 
 
-def _is_right_result(prompt: str, completion: str) -> bool:
-    a, b, c = map(int, re.search(r"Compute (\d+) \+ (\d+) - (\d+)", prompt).groups())  # type: ignore[union-attr]
-    return completion.strip() == str(a + b - c)
+def _compute(prompt: str) -> str:
+    found = re.search(r"Compute (\d+) ([+-]) (\d+)", prompt)
+    assert found is not None, prompt
+    a, b = int(found[1]), int(found[3])
+    return str(a + b if found[2] == "+" else a - b)
 
 
 def _ask_for_code(rng: Random) -> str:
-    people = rng.sample(NAMES, 3)
+    people = rng.sample(NAMES, PEOPLE_WITH_A_CODE)
     sentences = [f"The code of {name} is {rng.randint(1000, 9999)}." for name in people]
     sentences += rng.choices(PADDING, k=PADDING_SENTENCES)
     rng.shuffle(sentences)
@@ -99,17 +129,19 @@ def _ask_for_code(rng: Random) -> str:
     )
 
 
-def _is_right_code(prompt: str, completion: str) -> bool:
-    name = re.search(r"What is the code of (\w+)", prompt).group(1)  # type: ignore[union-attr]
-    code = re.search(rf"The code of {name} is (\d+)", prompt).group(1)  # type: ignore[union-attr]
-    return completion.strip() == code
+def _recall(prompt: str) -> str:
+    asked = re.search(r"What is the code of (\w+)", prompt)
+    assert asked is not None, prompt
+    found = re.search(rf"The code of {asked[1]} is (\d+)", prompt)
+    assert found is not None, prompt
+    return found[1]
 
 
 SMALL_TASKS = {
     task.name: task
     for task in (
-        SmallTask("tool", _ask_for_tool, _is_right_call, max_tokens=48),
-        SmallTask("compute", _ask_to_compute, _is_right_result, max_tokens=8),
-        SmallTask("recall", _ask_for_code, _is_right_code, max_tokens=8),
+        SmallTask("tool", _ask_for_tool, _call_tool, max_tokens=32),
+        SmallTask("compute", _ask_to_compute, _compute, max_tokens=6),
+        SmallTask("recall", _ask_for_code, _recall, max_tokens=6),
     )
 }
