@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from benchmarks.agents.results import BySeed
-from benchmarks.agents.spread import paired_difference, summarise
+from benchmarks.agents.spread import PairedDifference, summarise
 
 NOTHING = "–"
 
@@ -33,8 +33,7 @@ def gain(values: BySeed) -> str:
     return f"{100 * fmean(values.values()):+.1f}"
 
 
-def signed(values: BySeed, reference: BySeed) -> str:
-    difference = paired_difference(values, reference)
+def signed(difference: PairedDifference) -> str:
     error = difference.standard_error
     plus_minus = "" if error is None else f" ± {100 * error:.1f}"
     return f"{100 * difference.mean:+.1f}{plus_minus}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -26,6 +27,20 @@ def statistics(
         agent_counts = tuple(AgentCounts(model=m, overlap_degree=tuple(r)) for m, r in rows)
         tensors.append(TensorOverlap(name=name, numel=value.numel(), agents=agent_counts))
     return OverlapStatistics(tensors=tuple(tensors))
+
+
+def overlap_rows(
+    base: Weights, agents: Mapping[str, Weights], epsilon: float = EPSILON
+) -> dict[str, dict[str, Any]]:
+    """Density, overlap degree and λ at RAM+'s defaults, by agent."""
+    return {
+        agent.model: {
+            "density": agent.density,
+            "overlap_degree": agent.overlap_degree,
+            "rescale": agent.rescale(r=0.1, alpha=2.0),
+        }
+        for agent in statistics(base, agents, epsilon).agents
+    }
 
 
 class Regions:

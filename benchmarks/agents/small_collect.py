@@ -14,13 +14,13 @@ import torch
 from benchmarks.agents import merges
 from benchmarks.agents.ledger import Row
 from benchmarks.agents.results import processor
+from benchmarks.agents.scoring import mean_accuracy
 from benchmarks.agents.small_results import BASE
 from benchmarks.agents.small_study import (
     HELDOUT,
     VALIDATION,
     MeasuringJob,
     SmallStudy,
-    mean_accuracy,
     overlaps,
 )
 from benchmarks.agents.small_tasks import SMALL_TASKS
@@ -53,7 +53,7 @@ def collect(
         "pace": asdict(study.pace) | {"warm_up_rate": WARM_UP_RATE, "warm_up_batch": WARM_UP_BATCH},
         "seed": study.seed,
         "prompts": {HELDOUT: study.heldout, VALIDATION: study.validation},
-        "seconds": dict(seconds),
+        "seconds": {stage: round(value, 1) for stage, value in seconds.items()},
         "training": {model: study.record(model) for model in (BASE, *SMALL_TASKS)},
         "overlaps": overlaps(study),
         "models": {model: row(model) for model in (BASE, *SMALL_TASKS)},

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from tasks import heldout_prompts, validation_prompts
 from benchmarks.agents import merges
 from benchmarks.agents.ledger import Row, fingerprint
 from benchmarks.agents.merges import Merge
-from benchmarks.agents.regions import statistics
+from benchmarks.agents.regions import overlap_rows
 from benchmarks.agents.scoring import score_of
 from benchmarks.agents.small_model import SmallModel, Weights, on_device
 from benchmarks.agents.small_results import BASE
@@ -44,6 +43,10 @@ class SmallStudy:
     def folder(self, model: str) -> Path:
         """Of the base or of an agent; other settings, another folder."""
         return self.output / "models" / f"{model}-{fingerprint(self.pace, self.seed)}"
+
+    def prompts(self, split: str) -> int:
+        """How many per task."""
+        return self.heldout if split == HELDOUT else self.validation
 
     def is_made(self, model: str) -> bool:
         """Whether an earlier run finished it: the record is written last."""
@@ -83,8 +86,7 @@ class MeasuringJob:
     def file(self) -> Path:
         """Where the row is, or will be."""
         study = self.study
-        key = fingerprint(self.subject, self.split, study.folder(BASE).name, study.heldout)
-        key = fingerprint(key, study.validation)
+        key = fingerprint(self.subject, study.folder(BASE).name, study.prompts(self.split))
         return study.output / "evaluations" / f"{self.split}-{key}.json"
 
     def row(self) -> Row:
@@ -140,25 +142,13 @@ def overlaps(study: SmallStudy) -> Row:
     """Density, overlap degree and λ of every agent, as RAM+ takes them."""
     base = on_device(study.weights(BASE), "cpu")
     agents = {name: on_device(study.weights(name), "cpu") for name in SMALL_TASKS}
-    return {
-        agent.model: {
-            "density": agent.density,
-            "overlap_degree": agent.overlap_degree,
-            "rescale": agent.rescale(r=0.1, alpha=2.0),
-        }
-        for agent in statistics(base, agents).agents
-    }
+    return overlap_rows(base, agents)
 
 
 def every_merge() -> dict[str, Merge]:
     """By label: the fixed ones, and all points of the grids."""
     grids = (merge for grid in merges.TUNED.values() for merge in grid)
     return {merge.label: merge for merge in (*merges.FIXED.values(), *grids)}
-
-
-def mean_accuracy(row: Row) -> float:
-    """Greedy, over the three tasks."""
-    return fmean(task["greedy"] for task in row["tasks"].values())
 
 
 class _Bench:
@@ -180,8 +170,7 @@ class _Bench:
 
     def answers(self, task: SmallTask, split: str, study: SmallStudy) -> Row:
         """Shares of prompts answered right, and which ones are, greedily."""
-        count = study.heldout if split == HELDOUT else study.validation
-        prompts = PROMPTS_BY_SPLIT[split](task, count)  # type: ignore[arg-type]
+        prompts = PROMPTS_BY_SPLIT[split](task, study.prompts(split))  # type: ignore[arg-type]
         likelihoods = list(self.small.likelihoods(task, prompts))
         right = torch.cat([each.greedy for each in likelihoods]).tolist()
         return asdict(score_of(likelihoods)) | {"right": "".join(str(int(r)) for r in right)}

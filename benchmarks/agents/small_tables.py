@@ -8,6 +8,7 @@ from statistics import fmean
 from benchmarks.agents import cells, merges
 from benchmarks.agents.details import overlap_cells
 from benchmarks.agents.ledger import Row
+from benchmarks.agents.scoring import mean_accuracy
 from benchmarks.agents.small_results import (
     BASE,
     BASELINES,
@@ -16,7 +17,6 @@ from benchmarks.agents.small_results import (
     own_accuracy,
 )
 from benchmarks.agents.small_tasks import SMALL_TASKS
-from benchmarks.agents.spread import PairedDifference
 
 PREFIX = "small: "
 """Of the names under which a document asks for these tables."""
@@ -103,8 +103,9 @@ def differences(found: Row) -> str:
     rows = []
     for baselines in BASELINES if found["chosen"] else BASELINES[:1]:
         reference = best_baseline(found, baselines)
+        against = f"{reference} (the best that is {baselines})"
         rows += [
-            [name, f"{reference} (the best that is {baselines})", _signed(found, name, reference)]
+            [name, against, cells.signed(difference(found, name, reference))]
             for name in found["merges"]
             if merges.is_ours(name)
         ]
@@ -116,7 +117,7 @@ def _line(name: str, row: Row) -> list[str]:
     return [
         name,
         *(f"{task['greedy']:.3f}" for task in tasks),
-        f"{fmean(task['greedy'] for task in tasks):.3f}",
+        f"{mean_accuracy(row):.3f}",
         f"{fmean(task['best_of_4'] for task in tasks):.3f}",
         f"{row['text_loss']:.3f}",
     ]
@@ -126,9 +127,3 @@ def _settings(label: str) -> str:
     """The parameters of a label, without the method."""
     parameters = label.partition(" ")[2]
     return f"({parameters})" if parameters else ""
-
-
-def _signed(found: Row, name: str, reference: str) -> str:
-    measured: PairedDifference = difference(found, name, reference)
-    error = measured.standard_error or 0.0
-    return f"{100 * measured.mean:+.1f} ± {100 * error:.1f}"

@@ -18,8 +18,8 @@ from benchmarks.agents.effort import Effort
 from benchmarks.agents.fusion import fisher, wudi
 from benchmarks.agents.ledger import Ledger, Row, fingerprint
 from benchmarks.agents.merges import Merge
-from benchmarks.agents.regions import Regions, statistics
-from benchmarks.agents.scoring import Scorer, Weights
+from benchmarks.agents.regions import Regions, overlap_rows, statistics
+from benchmarks.agents.scoring import Scorer, Weights, mean_accuracy
 
 FINISHED = "finished"
 FLOAT32_OUTPUT = "RAM+, float32 output"
@@ -104,7 +104,7 @@ class _Study:
             thinned = grid[:: self.effort.grid_step]
             points = {merge.label: merge for merge in thinned}
             found = {
-                label: _mean_accuracy(self._score("grid", label, "validation", self._merging(m)))
+                label: mean_accuracy(self._score("grid", label, "validation", self._merging(m)))
                 for label, m in points.items()
             }
             best = max(found, key=found.__getitem__)
@@ -163,15 +163,7 @@ class _Study:
             yield f"half of unique, draw {draw}", lambda half=half: regions.model(half)
 
     def _overlap(self, epsilon: float) -> Row:
-        counted = statistics(self.base, self.agents, epsilon)
-        agents = {
-            agent.model: {
-                "density": agent.density,
-                "overlap_degree": agent.overlap_degree,
-                "rescale": agent.rescale(r=0.1, alpha=2.0),
-            }
-            for agent in counted.agents
-        }
+        agents = overlap_rows(self.base, self.agents, epsilon)
         return {"kind": "overlap", "epsilon": epsilon, "agents": agents}
 
     def _realised(self) -> Row:
@@ -225,8 +217,3 @@ class _Study:
 
 def _floats(weights: Weights) -> Weights:
     return {name: value.detach().float() for name, value in weights.items()}
-
-
-def _mean_accuracy(row: Row) -> float:
-    accuracies = [score["greedy"] for score in row["tasks"].values()]
-    return sum(accuracies) / len(accuracies)

@@ -9,6 +9,7 @@ from tasks import TASKS
 from benchmarks.agents import cells, merges
 from benchmarks.agents.lines import baselines, best_baseline, fixed_names, heldout
 from benchmarks.agents.results import BySeed, Results
+from benchmarks.agents.spread import paired_difference
 
 
 def headline(results: Results) -> str:
@@ -89,7 +90,7 @@ def pairs(results: Results) -> str:
 
 def _difference(results: Results, condition: str, name: str, reference: str) -> str:
     mine, theirs = heldout(results, condition, name), heldout(results, condition, reference)
-    return cells.signed(mine, theirs)
+    return cells.signed(paired_difference(mine, theirs))
 
 
 def _lines(results: Results) -> list[tuple[str, Callable[[str], BySeed]]]:

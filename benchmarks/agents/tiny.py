@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,10 @@ import click
 
 from benchmarks.agents.conditions import BY_NAME, CONDITIONS
 from benchmarks.agents.effort import FULL, QUICK
+from benchmarks.agents.packages import require
 
 NEEDED = ("trl", "datasets", "fusion_bench", "matplotlib")
 RESULTS, TABLES, FIGURE = "results.json", "tables.md", "accuracy.svg"
-SECONDS, LOG = "seconds.json", "log.txt"
 DEFAULT_SEEDS = 5
 
 
@@ -68,7 +66,7 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     Only what agents on random subnetworks and supervised ones give, on two bases:
       python -m benchmarks.agents tiny --seeds 2 --condition subnetworks --condition supervised
     """
-    _require_packages()
+    require(NEEDED, "pip install 'mergekit-ram[agents]'")
     effort = QUICK if quick else FULL
     chosen = [condition for condition in CONDITIONS if not names or condition.name in names]
     from benchmarks.agents import models
@@ -83,14 +81,6 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     _write(studies, seconds, processes, output)
 
 
-def _require_packages() -> None:
-    missing = [package for package in NEEDED if find_spec(package) is None]
-    if missing:
-        raise click.ClickException(
-            f"{', '.join(missing)} missing; this needs: pip install 'mergekit-ram[agents]'"
-        )
-
-
 def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, float]:
     """Do the three stages; return the seconds that each has taken, earlier runs included."""
     from benchmarks.agents import models, workers
@@ -103,16 +93,10 @@ def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, flo
         ("agents", models.make, [job for job in agents if not models.is_made(job)]),
         ("merges", measure, [job for job in studies if not is_measured(job)]),
     ]
-    file = output / SECONDS
-    seconds: dict[str, float] = json.loads(file.read_text()) if file.is_file() else {}
-    output.mkdir(parents=True, exist_ok=True)
-    with workers.Workers(processes, output / LOG) as pool:
+    with workers.Workers(processes, output) as pool:
         for title, work, jobs in stages:
-            started = time.monotonic()
             pool.run(work, jobs, title)
-            seconds[title] = seconds.get(title, 0.0) + time.monotonic() - started
-            file.write_text(json.dumps(seconds))
-    return seconds
+        return pool.seconds
 
 
 def _write(studies: Sequence[Any], seconds: dict[str, float], processes: int, output: Path) -> None:
