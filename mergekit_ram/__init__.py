@@ -13,11 +13,11 @@ from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
 
 if TYPE_CHECKING:
-    from mergekit_ram.inspection import inspect
-    from mergekit_ram.kernels import OverlapCounts, count, merge
+    from mergekit_ram.inspection.inspect import inspect
+    from mergekit_ram.kernels.count_and_merge import OverlapCounts, count, merge
     from mergekit_ram.methods import RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-    from mergekit_ram.record import OverlapRecord, read_record
+    from mergekit_ram.record.schema import OverlapRecord, read_record
 
 __version__ = "0.1.0"
 
@@ -39,17 +39,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "count": "kernels",
-    "inspect": "inspection",
-    "merge": "kernels",
-    "OverlapCounts": "kernels",
+    "count": "kernels.count_and_merge",
+    "inspect": "inspection.inspect",
+    "merge": "kernels.count_and_merge",
+    "OverlapCounts": "kernels.count_and_merge",
     "RamMerge": "methods",
     "RamPlusMerge": "methods",
     "AgentOverlap": "overlap",
     "OverlapStatistics": "overlap",
     "TensorOverlap": "overlap",
-    "OverlapRecord": "record",
-    "read_record": "record",
+    "OverlapRecord": "record.schema",
+    "read_record": "record.schema",
 }
 
 

@@ -158,9 +158,9 @@ def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     config = kwargs.get("config", args[0] if args else None)
     if getattr(config, "merge_method", None) not in METHOD_NAMES:
         return wrapped(*args, **kwargs)
-    from mergekit_ram import preflight
+    from mergekit_ram.plan import models
 
-    return preflight.find_architecture(wrapped, config, *args, **kwargs)
+    return models.find_architecture(wrapped, config, *args, **kwargs)
 
 
 _HOOKS = {

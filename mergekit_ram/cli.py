@@ -18,7 +18,7 @@ from mergekit_ram.errors import InputError
 if TYPE_CHECKING:
     from mergekit.options import MergeOptions
 
-    from mergekit_ram.record import OverlapRecord
+    from mergekit_ram.record.schema import OverlapRecord
 
 SHARED_OPTIONS = frozenset(
     {
@@ -181,13 +181,13 @@ def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
                 "to. Choose another file."
             )
     if html_file is not None:
-        from mergekit_ram.page import check_available
+        from mergekit_ram.show.page import check_available
 
         check_available()
 
 
 def _recorded(folder: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
-    from mergekit_ram.record import RECORD_NAME, read_record
+    from mergekit_ram.record.schema import RECORD_NAME, read_record
 
     if epsilons or fraction is not None:
         raise click.UsageError(
@@ -204,9 +204,9 @@ def _inspected(
     realised: bool,
     options: MergeOptions,
 ) -> OverlapRecord:
-    from mergekit_ram.inspection import inspect as inspect_merge
-    from mergekit_ram.inspection import read_config
-    from mergekit_ram.sampling import Sample
+    from mergekit_ram.inspection.inspect import inspect as inspect_merge
+    from mergekit_ram.inspection.inspect import read_config
+    from mergekit_ram.inspection.sampling import Sample
 
     return inspect_merge(
         read_config(path),
@@ -218,7 +218,7 @@ def _inspected(
 
 
 def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | None) -> None:
-    from mergekit_ram.report import as_text
+    from mergekit_ram.show.terminal import as_text
 
     if json_file == STANDARD_OUTPUT:
         click.echo(record.to_json(), nl=False)
@@ -227,7 +227,7 @@ def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | No
         if json_file is not None:
             _write(Path(json_file), record.to_json())
     if html_file is not None:
-        from mergekit_ram.page import write_page
+        from mergekit_ram.show.page import write_page
 
         write_page(record, html_file)
         click.echo(f"wrote {html_file}", err=True)
@@ -253,7 +253,7 @@ def status() -> None:
 @main.command()
 def schema() -> None:
     """Print the JSON schema of --json and of ram_overlap.json."""
-    from mergekit_ram.record import OverlapRecord
+    from mergekit_ram.record.schema import OverlapRecord
 
     click.echo(json.dumps(OverlapRecord.model_json_schema(mode="serialization"), indent=1))
 

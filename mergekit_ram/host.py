@@ -9,10 +9,8 @@ process imported first.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import logging
 import os
-import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -23,40 +21,24 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 from mergekit.merge_methods.base import MergeMethod
 
-from mergekit_ram.errors import HostError
+from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch, version
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 
 if TYPE_CHECKING:
     from mergekit.config import MergeConfiguration
     from mergekit.options import MergeOptions
 
-    from mergekit_ram.ledger import Ledger
-    from mergekit_ram.merge_record import MergeRecorder
-    from mergekit_ram.preflight import PlannedOutput
+    from mergekit_ram.merges.ledger import Ledger
+    from mergekit_ram.merges.loads import PlannedOutput
+    from mergekit_ram.record.merge import MergeRecorder
 
 LOG = logging.getLogger("mergekit_ram")
-
-OLDEST_MERGEKIT = (0, 1, 5)
-FIRST_UNKNOWN_MERGEKIT = (0, 2)
 
 PLANNER_MODULE = "mergekit.plan"
 MERGE_MODULE = "mergekit.merge"
 RAW_PLANNER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 
 PLANNER_ATTRIBUTES = ("_plan", "plan_to_disk", "plan_in_memory")
-TASK_FIELDS = frozenset(
-    {
-        "method_name",
-        "gather_tensors",
-        "model_order",
-        "base_model",
-        "output_weight",
-        "parameters",
-        "input_parameters",
-        "dtype",
-        "out_dtype",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -69,7 +51,7 @@ class _Plan:
 
     def recorder(self) -> MergeRecorder:
         """Looks at the models' files; not needed where nothing is written."""
-        from mergekit_ram.merge_record import MergeRecorder
+        from mergekit_ram.record.merge import MergeRecorder
 
         return MergeRecorder.of(self.method, self.ledger, self.output)
 
@@ -87,10 +69,10 @@ def register(registry: ModuleType) -> None:
     """
     if _undo:
         return
-    _check_version()
+    check_version()
     table = getattr(registry, "_METHODS", None)
     if not isinstance(table, dict):
-        raise _mismatch("the table registry._METHODS")
+        raise mismatch("the table registry._METHODS")
     for method in (RamMerge(), RamPlusMerge()):
         _undo.append(_restorer(table, method.spec.name))
         table[method.spec.name] = method
@@ -136,8 +118,8 @@ def _patch_planner() -> None:
     if planner is None or isinstance(vars(planner).get("_plan"), wrapt.FunctionWrapper):
         return
     for name in PLANNER_ATTRIBUTES:
-        _check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
-    _check_task_fields()
+        check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
+    check_task_fields()
     _replace(planner, "_plan", wrapt.FunctionWrapper(planner._plan, _plan))
     _replace(planner, "plan_to_disk", wrapt.FunctionWrapper(planner.plan_to_disk, _plan_to_disk))
 
@@ -151,17 +133,17 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     wrapped(*args, **kwargs)
     if not isinstance(planner._method, RamMerge):
         return
-    from mergekit_ram import planning, preflight
+    from mergekit_ram.plan import misspelt, preflight, tasks
 
     _log_ownership(planner._method)
-    preflight.warn_about_parameters(planner.config, planner._method.spec)
+    misspelt.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
     output = preflight.check_merges(merges)
-    planned = planning.plan_merges(
+    planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
@@ -178,11 +160,11 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
     plan = _plans.pop(planner, None)
     if plan is None:
         return tasks
-    from mergekit_ram import preflight, writing
+    from mergekit_ram.plan import folder, writing
 
     out_path = args[0] if args else kwargs["out_path"]
     models = [model.model.path for model in planner.config.referenced_models()]
-    preflight.check_output(out_path, plan.output.size, models)
+    folder.check_output(out_path, plan.output.size, models)
     recorder = plan.recorder()
     # One merge at a time is written; its card is asked for when it is done.
     _last_recorded[:] = [(planner.config, recorder)]
@@ -191,11 +173,13 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
 
 def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:
     """Add our section to mergekit's model card of a merge of ours."""
+    from mergekit_ram.show.card import extended_card
+
     card = wrapped(*args, **kwargs)
     config = kwargs.get("config", args[0] if args else None)
     for recorded_config, recorder in _last_recorded:
         if recorded_config is config:
-            card = recorder.extend_card(card)
+            card = extended_card(card, recorder.record)
     _last_recorded.clear()
     return card
 
@@ -216,7 +200,7 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     from mergekit.io.tasks import LoaderCache
 
     module: Any = importlib.import_module(MERGE_MODULE)
-    _check(callable(getattr(module, "_model_out_config", None)), "merge._model_out_config")
+    check(callable(getattr(module, "_model_out_config", None)), "merge._model_out_config")
     architecture = module.get_architecture_info(config, options)
     LoaderCache().setup(options=options)
     out_config = module._model_out_config(
@@ -243,7 +227,7 @@ def _patch_card() -> None:
     if module is None or isinstance(generate, wrapt.FunctionWrapper):
         return
     if not callable(generate):
-        raise _mismatch("the function mergekit.merge.generate_card")
+        raise mismatch("the function mergekit.merge.generate_card")
     _replace(module, "generate_card", wrapt.FunctionWrapper(generate, _generate_card))
 
 
@@ -253,9 +237,9 @@ def _patch_raw_planner() -> None:
     finalize = getattr(module, "FinalizeModel", None)
     if not hasattr(module, "plan_flat_merge") or isinstance(finalize, wrapt.FunctionWrapper):
         return
-    _check_task_fields()
+    check_task_fields()
     if not callable(finalize):
-        raise _mismatch("the task merge_raw_pytorch.FinalizeModel")
+        raise mismatch("the task merge_raw_pytorch.FinalizeModel")
     _replace(module, "FinalizeModel", wrapt.FunctionWrapper(finalize, _finalize_raw))
 
 
@@ -265,15 +249,13 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     if not merges or not isinstance(_method_of(merges[0]), RamMerge):
         return wrapped(*args, **kwargs)
-    from mergekit_ram import planning, preflight, writing
+    from mergekit_ram.plan import folder, preflight, tasks, writing
 
     _log_ownership(_method_of(merges[0]))
     output = preflight.check_merges(merges)
     models = [model.model.path for model in merges[0].model_order]
-    preflight.check_output(
-        kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models)
-    )
-    planned = planning.plan_merges(merges, output.loads)
+    folder.check_output(kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models))
+    planned = tasks.plan_merges(merges, output.loads)
     recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
     saves[:] = writing.guard_writing(
         [
@@ -303,46 +285,5 @@ def _log_ownership(method: MergeMethod) -> None:
         LOG.info(
             "merge method 'ram' is that of mergekit-ram %s, in place of mergekit's own; "
             "MERGEKIT_RAM_DISABLE=1 gives the other one back",
-            _version("mergekit-ram"),
+            version("mergekit-ram"),
         )
-
-
-def _check_version() -> None:
-    found = _version("mergekit")
-    numbers = tuple(
-        int(part) for part in re.findall(r"^(\d+)\.(\d+)(?:\.(\d+))?", found)[0] if part
-    )
-    if not OLDEST_MERGEKIT <= numbers < FIRST_UNKNOWN_MERGEKIT:
-        raise HostError(
-            f"mergekit-ram {_version('mergekit-ram')} works with mergekit >= "
-            f"{_dotted(OLDEST_MERGEKIT)}, < {_dotted(FIRST_UNKNOWN_MERGEKIT)}; installed is "
-            f"mergekit {found}. Install a matching pair of versions."
-        )
-
-
-def _check(holds: bool, what: str) -> None:
-    if not holds:
-        raise _mismatch(what)
-
-
-def _mismatch(what: str) -> HostError:
-    return HostError(
-        f"mergekit-ram {_version('mergekit-ram')} does not find {what} in mergekit "
-        f"{_version('mergekit')} as it knows it, and changes nothing. Install a matching "
-        "pair of versions."
-    )
-
-
-def _check_task_fields() -> None:
-    from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
-
-    missing = TASK_FIELDS - set(ExecuteMergeMethodTask.model_fields)
-    _check(not missing, f"the fields {sorted(missing)} of ExecuteMergeMethodTask")
-
-
-def _version(distribution: str) -> str:
-    return importlib.metadata.version(distribution)
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

@@ -21,8 +21,9 @@ from mergekit.merge_methods.base import (
     TensorGroup,
 )
 
-from mergekit_ram import kernels, parameters
+from mergekit_ram import parameters
 from mergekit_ram.errors import InputError, PlanError
+from mergekit_ram.kernels import count_and_merge as kernels
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 
 REFERENCE_URL = "https://arxiv.org/abs/2601.13572"

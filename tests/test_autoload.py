@@ -38,10 +38,10 @@ FIRST_IMPORTS = (
     "mergekit.tokenizer",
     "mergekit_ram",
     "mergekit_ram.host",
-    "mergekit_ram.kernels",
+    "mergekit_ram.kernels.count_and_merge",
     "mergekit_ram.methods",
     "mergekit_ram.parameters",
-    "mergekit_ram.planning",
+    "mergekit_ram.plan.tasks",
 )
 
 PLAN_BOTH_WAYS = """

@@ -1,0 +1,67 @@
+"""Whether the installed mergekit is one that this version knows how to extend."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from mergekit_ram.errors import HostError
+
+OLDEST_MERGEKIT = (0, 1, 5)
+FIRST_UNKNOWN_MERGEKIT = (0, 2)
+
+TASK_FIELDS = frozenset(
+    {
+        "method_name",
+        "gather_tensors",
+        "model_order",
+        "base_model",
+        "output_weight",
+        "parameters",
+        "input_parameters",
+        "dtype",
+        "out_dtype",
+    }
+)
+
+
+def check_version() -> None:
+    found = version("mergekit")
+    numbers = tuple(
+        int(part) for part in re.findall(r"^(\d+)\.(\d+)(?:\.(\d+))?", found)[0] if part
+    )
+    if not OLDEST_MERGEKIT <= numbers < FIRST_UNKNOWN_MERGEKIT:
+        raise HostError(
+            f"mergekit-ram {version('mergekit-ram')} works with mergekit >= "
+            f"{_dotted(OLDEST_MERGEKIT)}, < {_dotted(FIRST_UNKNOWN_MERGEKIT)}; installed is "
+            f"mergekit {found}. Install a matching pair of versions."
+        )
+
+
+def check(holds: bool, what: str) -> None:
+    """Refuse a mergekit in which ``what`` is not as we know it."""
+    if not holds:
+        raise mismatch(what)
+
+
+def mismatch(what: str) -> HostError:
+    return HostError(
+        f"mergekit-ram {version('mergekit-ram')} does not find {what} in mergekit "
+        f"{version('mergekit')} as it knows it, and changes nothing. Install a matching "
+        "pair of versions."
+    )
+
+
+def check_task_fields() -> None:
+    from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+
+    missing = TASK_FIELDS - set(ExecuteMergeMethodTask.model_fields)
+    check(not missing, f"the fields {sorted(missing)} of ExecuteMergeMethodTask")
+
+
+def version(distribution: str) -> str:
+    return importlib.metadata.version(distribution)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,1 @@
+"""Looking before a merge: the walk over the models, samples, figures of the whole model."""

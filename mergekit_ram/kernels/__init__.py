@@ -1,0 +1,1 @@
+"""Arithmetic on tensors: counting, merging, energies; knows torch, numpy and numba alone."""

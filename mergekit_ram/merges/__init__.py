@@ -1,0 +1,1 @@
+"""The merges that mergekit planned: what each loads, its tensors, headers and counts."""

@@ -1,0 +1,159 @@
+"""The tensors of one planned merge, loaded by mergekit's own tasks outside of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from mergekit import merge_methods
+from mergekit.common import ModelReference, dtype_from_name
+from mergekit.graph import Task
+from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup, TensorMetadata
+from mergekit.merge_methods.buffers import copy_non_floating_buffer
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.tokenizer import BuildTokenizer
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.overlap import AgentOverlap
+
+Tokenizers = dict[Task[Any], Any]
+"""Tokenizers that were built already, by the task that builds them."""
+
+
+@dataclass(frozen=True)
+class LoadedGroup:
+    """Base and agents of one tensor, checked, with the parameters that hold for it."""
+
+    group: TensorGroup
+    settings: dict[str, Any]
+    dtype: torch.dtype | None
+    """What the inputs are rounded to first."""
+
+
+def load_group(
+    merge: ExecuteMergeMethodTask, tokenizers: Tokenizers, device: torch.device
+) -> LoadedGroup | None:
+    """Load what a merge would get; None where mergekit copies the tensor instead.
+
+    Args:
+        merge: of a planned weight.
+        tokenizers: that were built for other weights of the plan; one is added when built.
+        device: to put the tensors on.
+
+    Raises:
+        InputError: the base lacks the tensor, or mergekit refuses the group.
+    """
+    tensors = present(run_loading(merge.gather_tensors, tokenizers))
+    check_base_present(merge, tensors)
+    group = tensor_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
+    with named_refusals():
+        if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
+            return None
+        group.validate_tensors()
+    agents = [model for model in agents_of(merge) if model in tensors]
+    return LoadedGroup(group, settings_of(merge, agents), dtype_from_name(merge.dtype))
+
+
+def run_loading(task: Task[Any], tokenizers: Tokenizers) -> Any:
+    """Run mergekit's own loading tasks for one tensor, keeping nothing but tokenizers."""
+    # Asked first, since every other task's hash covers all that is below it.
+    is_kept = isinstance(task, BuildTokenizer)
+    if is_kept and task in tokenizers:
+        return tokenizers[task]
+    arguments = {
+        name: run_loading(argument, tokenizers) for name, argument in task.arguments().items()
+    }
+    value = task.execute(**arguments)
+    if is_kept:
+        tokenizers[task] = value
+    return value
+
+
+@contextmanager
+def named_refusals() -> Iterator[None]:
+    """mergekit's own refusals of a tensor, which name it, as errors of ours."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def present(
+    tensors: dict[ModelReference, torch.Tensor | None],
+) -> dict[ModelReference, torch.Tensor]:
+    """Without the models that lack the tensor; some of mergekit's tasks list them with None."""
+    return {model: tensor for model, tensor in tensors.items() if tensor is not None}
+
+
+def tensor_group(
+    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+) -> TensorGroup:
+    entries = tuple(
+        TensorEntry(id=model, tensor=tensors[model], is_base=model == merge.base_model)
+        for model in merge.model_order
+        if model in tensors
+    )
+    return TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
+
+
+def map_tensors(
+    group: TensorGroup, function: Callable[[torch.Tensor], torch.Tensor]
+) -> TensorGroup:
+    """The same group with another tensor of every model."""
+    entries = tuple(
+        TensorEntry(id=entry.id, tensor=function(entry.tensor), is_base=entry.is_base)
+        for entry in group.entries
+    )
+    return TensorGroup(entries, group.metadata)
+
+
+def settings_of(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:
+    """Shared parameters by name, and those of the given agents by name and agent."""
+    method = merge_methods.get(merge.method_name)
+    per_agent = {
+        parameter.name: PerInputValues(
+            [(agent, merge.input_parameters[agent][parameter.name]) for agent in agents]
+        )
+        for parameter in method.spec.input_parameters
+    }
+    return {**dict(merge.parameters.items()), **per_agent}
+
+
+def agents_of(merge: ExecuteMergeMethodTask) -> list[ModelReference]:
+    """The merge's models but for its base, in the order of the configuration."""
+    return [model for model in merge.model_order if model != merge.base_model]
+
+
+def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> float:
+    """λ_t of an agent in one merge: 1 by ``ram``, else by hand or computed."""
+    if "r" not in merge.parameters:
+        return 1.0
+    by_hand: float | None = merge.input_parameters[model]["rescale"]
+    if by_hand is not None:
+        return by_hand
+    return agent.rescale(merge.parameters["r"], merge.parameters["alpha"])
+
+
+def is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
+    return all(tensor.is_floating_point() for tensor in tensors.values())
+
+
+def check_base_present(
+    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+) -> None:
+    if merge.base_model is None or merge.base_model not in tensors:
+        raise lacking_base(merge, tensors)
+
+
+def lacking_base(merge: ExecuteMergeMethodTask, holders: Iterable[object]) -> InputError:
+    """The error about a tensor that agents have and the base has not."""
+    return InputError(
+        f"tensor {merge.output_weight.name}: the base {merge.base_model} lacks it, while "
+        f"{', '.join(map(str, holders))} has it; an update of nothing is not defined. Use the "
+        "base that these agents were trained from."
+    )

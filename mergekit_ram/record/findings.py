@@ -1,0 +1,85 @@
+"""What the figures of a record say, in plain words; each is said only where it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mergekit_ram.overlap import SUSPICIOUS_DENSITY
+from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting
+
+FEW_UNIQUE = 0.01
+"""Share of unique among its changed parameters below which λ has nothing to act on."""
+
+HALF = 0.5
+"""Of λ − 1: less than that survives the output dtype."""
+
+NAMED = 3
+"""Tensors that a finding names."""
+
+
+def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
+    """All findings, those on all agents first."""
+    found = [*_about_all(record)]
+    for agent in record.agents:
+        found += _about(agent, record)
+    return tuple(found)
+
+
+def _about_all(record: OverlapRecord) -> Iterator[Finding]:
+    changing = [agent for agent in record.agents if agent.active]
+    if changing and all(agent.clipped for agent in changing):
+        yield Finding(
+            code="all-clipped",
+            text="Every agent's ρ is above α, so that all get the same λ: it says nothing about "
+            "them. A larger alpha would tell them apart.",
+        )
+    untouched = [tensor.name for tensor in record.tensors if tensor.numel and not tensor.change]
+    if untouched and changing:
+        more = f" and {len(untouched) - NAMED} more" if len(untouched) > NAMED else ""
+        yield Finding(
+            code="untouched-tensors",
+            text=f"{len(untouched)} of {len(record.tensors)} tensors were changed by no agent: "
+            f"{', '.join(untouched[:NAMED])}{more}.",
+        )
+
+
+def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
+    if not agent.active:
+        if agent.weight != 0:
+            yield Finding(
+                code="equals-base",
+                text=f"{agent.model} equals the base within ε everywhere and contributes nothing.",
+            )
+        return
+    if agent.density > SUSPICIOUS_DENSITY:
+        yield Finding(
+            code="dense-agent",
+            text=f"{agent.model} changed {100 * agent.density:.1f} % of all parameters: this is "
+            "no sparse update, or not the base that it was trained from.",
+        )
+    if len(record.agents) > 1 and agent.unique < FEW_UNIQUE * agent.active:
+        yield Finding(
+            code="few-unique",
+            text=f"Of what {agent.model} changed, {100 * agent.unique / agent.active:.2g} % is "
+            "unique: RAM dilutes it as averaging does, and λ has next to nothing to act on. A "
+            "lower overlap_power is worth a try.",
+        )
+    yield from _about_rounding(agent, record)
+
+
+def _about_rounding(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
+    wanted = _single(agent.rescale)
+    if agent.realised_rescale is None or wanted is None or wanted == 1:
+        return
+    kept = (agent.realised_rescale - 1) / (wanted - 1)
+    if kept < HALF:
+        yield Finding(
+            code="rescale-lost",
+            text=f"Of λ − 1 of {agent.model}, {100 * max(0.0, kept):.0f} % survives in "
+            f"{record.out_dtype}: λ is {wanted:.3f} and becomes {agent.realised_rescale:.3f}. "
+            "`out_dtype: float32` keeps it.",
+        )
+
+
+def _single(value: Setting) -> float | None:
+    return None if isinstance(value, tuple) else value

@@ -1,0 +1,85 @@
+"""What a merge leaves behind about itself: its record, ``ram_overlap.json``."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from mergekit_ram.merges.ledger import Ledger
+from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput
+from mergekit_ram.record.build import (
+    agent_record,
+    base_names,
+    layer_records,
+    settings_record,
+    tensor_records,
+    versions,
+)
+from mergekit_ram.record.files import model_records
+from mergekit_ram.record.findings import findings_of
+from mergekit_ram.record.schema import (
+    RECORD_NAME,
+    ModelRecord,
+    OverlapRecord,
+)
+
+
+@dataclass(frozen=True)
+class MergeRecorder:
+    """Writes the record of one plan when its last weight is written.
+
+    Args:
+        method: the merge method.
+        ledger: of the plan.
+        dtypes: of the merged weights, by name.
+        loads: what the plan reads.
+        models: the files that are merged, as they were when the merge was planned.
+    """
+
+    method: str
+    ledger: Ledger
+    dtypes: tuple[str, ...]
+    loads: PlannedLoads
+    models: tuple[ModelRecord, ...]
+
+    @classmethod
+    def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
+        """Look at the models' files now, since they may be gone when the merge is done.
+
+        Raises:
+            InputError: a file is missing or broken.
+        """
+        models = model_records(output.loads)
+        return cls(method, ledger, output.dtypes, output.loads, models)
+
+    @functools.cached_property
+    def record(self) -> OverlapRecord | None:
+        """The record of the merge as far as it is when first asked for; None without counts."""
+        statistics, merges = self.ledger.statistics, self.ledger.merges
+        if statistics is None:
+            return None
+        settings = settings_record(merges)
+        tensors = tensor_records(merges, self.loads, statistics)
+        record = OverlapRecord(
+            kind="merge",
+            merge_method=self.method,
+            base=base_names(merges),
+            epsilon=settings.epsilon,
+            parameters=statistics.parameters,
+            settings=settings,
+            out_dtype=", ".join(self.dtypes),
+            agents=tuple(agent_record(agent, merges) for agent in statistics.agents),
+            tensors=tensors,
+            layers=layer_records(tensors),
+            seconds=round(self.ledger.seconds, 3),
+            models=self.models,
+            versions=versions(),
+        )
+        return record.model_copy(update={"findings": findings_of(record)})
+
+    def write(self, folder: str) -> None:
+        """Write the record into the folder of the merged model."""
+        record = self.record
+        if record is not None:
+            (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")

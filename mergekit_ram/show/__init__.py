@@ -1,0 +1,1 @@
+"""A record for people: terminal, model card, page."""

@@ -1,0 +1,83 @@
+"""How the agents' updates meet, two by two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from mergekit_ram.record.schema import OverlapRecord, PairRecord
+from mergekit_ram.show.page import wording
+from mergekit_ram.show.page.figures import look
+
+CELL_WIDTH = 68
+CELL_HEIGHT = 44
+NAMES_WIDTH = 200
+NAMES_HEIGHT = 150
+
+
+def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
+    """A cell per pair, twice, so that every row is complete."""
+    drawn = look.agents(record)
+    place = {agent.model: number for number, agent in enumerate(drawn)}
+    size = len(drawn)
+    values: list[list[float | None]] = [[None] * size for _ in range(size)]
+    texts, hover = _empty(size), _empty(size)
+    for pair in pairs:
+        row, column = place[pair.first], place[pair.second]
+        for one, other in ((row, column), (column, row)):
+            values[one][other] = pair.jaccard
+            texts[one][other] = f"{wording.figure(pair.jaccard)}<br>{wording.count(pair.both)}"
+            hover[one][other] = _in_words(pair)
+    names = [agent.label for agent in drawn]
+    trace = go.Heatmap(
+        x=names,
+        y=names,
+        z=values,
+        zmin=0,
+        zmax=max((pair.jaccard for pair in pairs if pair.jaccard), default=1.0),
+        colorscale=look.COLOUR_SCALE,
+        text=texts,
+        texttemplate="%{text}",
+        hovertext=hover,
+        hoverinfo="text",
+        hoverongaps=False,
+        xgap=2,
+        ygap=2,
+        colorbar={"title": {"text": "Jaccard"}, "thickness": 12},
+    )
+    return look.Panel(
+        name="pairs",
+        title="Overlap of each pair",
+        caption="In each cell the Jaccard index (parameters that both changed, divided by those "
+        "that either changed: 0 is apart, 1 the same) and the number that both changed. Point "
+        "at a cell, or see the table below, for the cosine of the two task vectors and the share "
+        "of sign conflicts there: parameters that one agent raised and the other lowered.",
+        plot=look.plot(
+            [trace],
+            NAMES_HEIGHT + CELL_HEIGHT * size,
+            xaxis={"type": "category", "showgrid": False},
+            yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
+        ),
+        min_width=NAMES_WIDTH + CELL_WIDTH * size,
+    )
+
+
+def _empty(size: int) -> list[list[str]]:
+    return [[""] * size for _ in range(size)]
+
+
+def _in_words(pair: PairRecord) -> str:
+    rows = (
+        ("both", "both", wording.count(pair.both), wording.count),
+        ("jaccard", "Jaccard", wording.figure(pair.jaccard), wording.figure),
+        ("cosine", "cosine", wording.figure(pair.cosine), wording.figure),
+        ("sign_conflicts", "sign conflicts", wording.share(pair.sign_conflicts), wording.share),
+    )
+    return look.lines(
+        f"{look.plain(pair.first)} and {look.plain(pair.second)}",
+        *(
+            f"{title} {value} {wording.interval(pair.interval, field, form)}".rstrip()
+            for field, title, value, form in rows
+        ),
+    )

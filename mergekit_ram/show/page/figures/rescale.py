@@ -1,0 +1,178 @@
+"""What another r or α would give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from mergekit_ram.parameters import ALPHA, R
+from mergekit_ram.record.schema import AgentRecord, OverlapRecord
+from mergekit_ram.show.page import wording
+from mergekit_ram.show.page.figures import look
+
+LEAST_R = 0.3
+LEAST_ALPHA = 4.0
+"""How far the axes reach at least."""
+
+BEYOND = 1.5
+"""How far they reach beyond the largest present value, as a factor."""
+
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Present:
+    """The r and α in use, or the defaults where the method has none.
+
+    Of several values, which filters or gradients give, a curve over the other setting can hold
+    but one: the largest.
+    """
+
+    r: tuple[float, ...]
+    alpha: tuple[float, ...]
+    words: str
+
+    @classmethod
+    def of(cls, record: OverlapRecord) -> Present:
+        """Of a record of any method."""
+        r, alpha = wording.values(record.settings.r), wording.values(record.settings.alpha)
+        if not r or not alpha:
+            words = (
+                f"{record.merge_method} itself has no λ: drawn are the defaults of ram_plus, "
+                f"r = {R.default:g} and α = {ALPHA.default:g}."
+            )
+            return cls(r or (R.default,), alpha or (ALPHA.default,), words)
+        words = " ".join(
+            f"{name} differs by tensor: {wording.listed(values)} are marked, and the curves over "
+            f"the other setting hold it at {wording.figure(max(values))}."
+            for name, values in (("r", r), ("α", alpha))
+            if len(values) > 1
+        )
+        return cls(r, alpha, words)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """λ over one setting, while the other is held; ``curve`` takes ρ and the setting."""
+
+    name: str
+    symbol: str
+    held: str
+    reading: str
+    marked: tuple[float, ...]
+    end: float
+    curve: Callable[[float | None, float], float]
+
+    @property
+    def grid(self) -> list[float]:
+        """Where the curve is computed: at the marks too."""
+        return sorted({*self.marked, *(self.end * step / STEPS for step in range(STEPS + 1))})
+
+
+def rescale(ratio: float | None, r: float, alpha: float) -> float:
+    """λ = 1 + r · min(ρ, α), where null is an infinite ρ."""
+    return 1.0 + r * min(math.inf if ratio is None else ratio, alpha)
+
+
+def panels(record: OverlapRecord) -> tuple[look.Panel, ...]:
+    """λ over r, and over α."""
+    present = Present.of(record)
+    r, alpha = max(present.r), max(present.alpha)
+    over_r = Sweep(
+        name="rescale-r",
+        symbol="r",
+        held=f"α = {wording.figure(alpha)}",
+        reading="The steeper its line, the larger the agent's ρ, as far as α.",
+        marked=present.r,
+        end=max(LEAST_R, BEYOND * r),
+        curve=lambda ratio, x: rescale(ratio, x, alpha),
+    )
+    over_alpha = Sweep(
+        name="rescale-alpha",
+        symbol="α",
+        held=f"r = {wording.figure(r)}",
+        reading="A curve is level from the agent's own ρ on; left of there α clips it. Where all "
+        "agents are clipped, they have one λ, which then says nothing about them.",
+        marked=present.alpha,
+        end=max(LEAST_ALPHA, BEYOND * alpha),
+        curve=lambda ratio, x: rescale(ratio, r, x),
+    )
+    notes = " ".join(note for note in (present.words, _by_hand(record)) if note)
+    return tuple(_panel(record, sweep, notes) for sweep in (over_r, over_alpha))
+
+
+def _panel(record: OverlapRecord, sweep: Sweep, notes: str) -> look.Panel:
+    drawn = list(zip(look.agents(record), record.agents, strict=True))
+    curves = [_curve(agent, counts, sweep) for agent, counts in drawn]
+    marks = [_marks(agent, counts, sweep) for agent, counts in drawn]
+    return look.Panel(
+        name=sweep.name,
+        title=f"λ against {sweep.symbol}",
+        caption=f"λ = 1 + r · min(ρ, α) of each agent at {sweep.held}. {sweep.reading} The dotted "
+        f"upright line and the large markers are the present {sweep.symbol}. {notes}".rstrip(),
+        plot=look.plot(
+            [*curves, *marks],
+            look.CURVES_HEIGHT + look.legend_height(len(curves)),
+            shapes=[look.upright(value) for value in sweep.marked],
+            xaxis={"title": {"text": sweep.symbol}, "range": [0, sweep.end]},
+            yaxis={"title": {"text": "λ"}},
+            showlegend=True,
+        ),
+    )
+
+
+def _curve(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
+    values = [sweep.curve(agent.overlap_unique_ratio, x) for x in sweep.grid]
+    return go.Scatter(
+        name=drawn.label,
+        legendgroup=drawn.model,
+        mode="lines",
+        x=sweep.grid,
+        y=values,
+        line=drawn.line,
+        hovertext=[
+            f"{drawn.label}: λ {wording.factor(value)} at {sweep.symbol} {wording.figure(x)}"
+            for x, value in zip(sweep.grid, values, strict=True)
+        ],
+        hoverinfo="text",
+    )
+
+
+def _marks(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
+    values = [sweep.curve(agent.overlap_unique_ratio, x) for x in sweep.marked]
+    return go.Scatter(
+        name=drawn.label,
+        legendgroup=drawn.model,
+        showlegend=False,
+        mode="markers",
+        x=list(sweep.marked),
+        y=values,
+        marker=drawn.marker(size=12),
+        hovertext=[
+            look.lines(
+                f"{drawn.label}, ρ {wording.ratio(agent.overlap_unique_ratio)}",
+                f"λ {wording.factor(value)} at the present {sweep.symbol}, {wording.figure(x)}",
+            )
+            for x, value in zip(sweep.marked, values, strict=True)
+        ],
+        hoverinfo="text",
+    )
+
+
+def _by_hand(record: OverlapRecord) -> str:
+    """Which agents have another λ than the formula gives: ``rescale`` was set."""
+    r, alpha = record.settings.r, record.settings.alpha
+    if not isinstance(r, float) or not isinstance(alpha, float):
+        return ""
+    named = [agent.model for agent in record.agents if _differs(agent, r, alpha)]
+    return f"The merge uses another λ, set by hand, for {', '.join(named)}." if named else ""
+
+
+def _differs(agent: AgentRecord, r: float, alpha: float) -> bool:
+    computed = rescale(agent.overlap_unique_ratio, r, alpha)
+    return any(
+        not math.isclose(value, computed, rel_tol=1e-6) for value in wording.values(agent.rescale)
+    )

@@ -1,0 +1,134 @@
+"""What another ε would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from mergekit_ram.record.schema import OverlapRecord, ThresholdAgent, ThresholdRecord
+from mergekit_ram.show.page import wording
+from mergekit_ram.show.page.figures import look
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A figure of an agent that changes with ε."""
+
+    field: str
+    title: str
+    caption: str
+    form: Callable[[float | None], str]
+    tick_format: str
+
+
+QUANTITIES = (
+    Quantity(
+        "density",
+        "Density",
+        "The share of the parameters that the agent changed by more than ε.",
+        wording.share,
+        ".3~%",
+    ),
+    Quantity(
+        "unique_share",
+        "Unique share",
+        "The share of its active parameters that no other agent changed.",
+        wording.share,
+        ".3~%",
+    ),
+    Quantity(
+        "overlap_unique_ratio",
+        "ρ",
+        "Shared divided by unique parameters. An infinite ρ, of an agent without unique "
+        "parameters, has no point.",
+        wording.ratio,
+        "~g",
+    ),
+    Quantity(
+        "rescale",
+        "λ",
+        "What RAM+ multiplies the unique parameters by, at the present r and α.",
+        wording.factor,
+        "~g",
+    ),
+)
+
+READING = " A level curve means that the choice of ε matters little."
+MARK_NOTE = " The dotted upright line marks the ε of this record."
+ZERO_NOTE = " ε = 0 has no place on this axis; the table below has it."
+
+
+def panels(record: OverlapRecord, found: Sequence[ThresholdRecord]) -> tuple[look.Panel, ...]:
+    """A panel per quantity, over the ε that were counted."""
+    ordered = sorted(found, key=lambda threshold: threshold.epsilon)
+    return tuple(_panel(record, ordered, quantity) for quantity in QUANTITIES)
+
+
+def _panel(
+    record: OverlapRecord, found: Sequence[ThresholdRecord], quantity: Quantity
+) -> look.Panel:
+    # A logarithmic axis has no place for 0.
+    positive = [threshold for threshold in found if threshold.epsilon > 0]
+    marked = [epsilon for epsilon in wording.values(record.epsilon) if epsilon > 0]
+    traces = [_trace(agent, positive, quantity) for agent in look.agents(record)]
+    notes = (
+        READING,
+        MARK_NOTE if marked else "",
+        ZERO_NOTE if len(positive) < len(found) else "",
+    )
+    return look.Panel(
+        name=f"epsilon-{quantity.field.replace('_', '-')}",
+        title=f"{quantity.title} against ε",
+        caption=quantity.caption + "".join(notes),
+        plot=look.plot(
+            traces,
+            look.CURVES_HEIGHT + look.legend_height(len(traces)),
+            shapes=[look.upright(epsilon) for epsilon in marked],
+            xaxis=_epsilon_axis(positive),
+            yaxis={"title": {"text": quantity.title}, "tickformat": quantity.tick_format},
+            showlegend=True,
+        ),
+    )
+
+
+def _epsilon_axis(found: Sequence[ThresholdRecord]) -> dict[str, Any]:
+    epsilons = [threshold.epsilon for threshold in found]
+    return {
+        "type": "log",
+        "title": {"text": "ε"},
+        "tickvals": epsilons,
+        "ticktext": [wording.figure(epsilon) for epsilon in epsilons],
+    }
+
+
+def _trace(agent: look.Agent, found: Sequence[ThresholdRecord], quantity: Quantity) -> go.Scatter:
+    points = [_agent_at(threshold, agent.model) for threshold in found]
+    values = [getattr(point, quantity.field) for point in points]
+    return go.Scatter(
+        name=agent.label,
+        mode="lines+markers",
+        x=[threshold.epsilon for threshold in found],
+        y=values,
+        line=agent.line,
+        marker=agent.marker(),
+        error_y=look.error_bars(
+            values, [(point.interval or {}).get(quantity.field) for point in points]
+        ),
+        hovertext=[
+            look.lines(
+                f"{agent.label}, ε {wording.figure(threshold.epsilon)}",
+                f"{quantity.title} {quantity.form(value)}",
+                wording.interval(point.interval, quantity.field, quantity.form),
+                f"active {wording.count(point.active)}, unique {wording.count(point.unique)}",
+            )
+            for threshold, point, value in zip(found, points, values, strict=True)
+        ],
+        hoverinfo="text",
+    )
+
+
+def _agent_at(threshold: ThresholdRecord, model: str) -> ThresholdAgent:
+    return next(agent for agent in threshold.agents if agent.model == model)

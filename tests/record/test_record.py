@@ -1,0 +1,318 @@
+"""What a merge writes about itself, and counts that are used again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+from models import Trio, forget_loaded_models, merge_yaml, read_weights, run_yaml, write_weights
+from reference import count
+from safetensors.torch import save_file
+
+from mergekit_ram.cli import main
+from mergekit_ram.errors import PlanError
+from mergekit_ram.plan import tasks
+from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, read_record
+
+BOTH = pytest.mark.parametrize("method", ["ram", "ram_plus"])
+
+
+def record_of(folder: Path) -> OverlapRecord:
+    return read_record(folder / RECORD_NAME)
+
+
+@BOTH
+def test_a_merge_leaves_its_counts_behind(trio: Trio, method):
+    trio.merge(method)
+    record = record_of(trio.folder / "merged")
+    expected = count(trio.base, trio.agents)
+    assert (record.kind, record.merge_method) == ("merge", method)
+    assert (record.base, record.out_dtype) == (trio.base_path, "bfloat16")
+    assert record.parameters == expected.parameters
+    for agent in record.agents:
+        assert list(agent.overlap_degree) == expected.overlap_degree[agent.model]
+        factor = expected.rescale(agent.model, 0.1, 2.0) if method == "ram_plus" else 1.0
+        assert agent.rescale == factor
+        assert agent.energy is None
+    assert record.pairwise is None
+    assert {tensor.name for tensor in record.tensors} == trio.base.keys()
+    assert {model.model for model in record.models} == {trio.base_path, *trio.agents}
+    assert record.seconds > 0
+
+
+def test_ram_counts_while_it_merges(trio: Trio, monkeypatch):
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a pass of its own")
+
+    monkeypatch.setattr(tasks, "count_group", refuse)
+    trio.merge("ram")
+    assert record_of(trio.folder / "merged").agents[0].active > 0
+
+
+def test_ram_and_ram_plus_record_the_same_counts(tmp_path):
+    # A stored copy of a tied head, an agent of weight 0 in some tensors, a threshold by tensor.
+    trio = Trio(tmp_path, tie_word_embeddings=True)
+    base = Path(trio.base_path)
+    for folder in (base, *map(Path, trio.agents)):
+        weights = read_weights(folder)
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        write_weights(folder, weights, base)
+    config = trio.config(
+        "ram", parameters={"epsilon": [{"filter": "mlp", "value": 1e-2}, {"value": 1e-6}]}
+    )
+    config["models"][1]["parameters"] = {
+        "weight": [{"filter": "self_attn", "value": 0}, {"value": 1}]
+    }
+    records = []
+    for method in ("ram", "ram_plus"):
+        merge_yaml(config | {"merge_method": method}, tmp_path / method)
+        records.append(record_of(tmp_path / method))
+    counts = [
+        [(t.name, t.numel, t.epsilon, [a.overlap_degree for a in t.agents]) for t in r.tensors]
+        for r in records
+    ]
+    assert counts[0] == counts[1]
+    assert records[0].epsilon == (1e-6, 1e-2)
+    assert records[0].agents[1].weight == (0, 1)
+    assert "lm_head.weight" not in {name for name, *_ in counts[0]}
+
+
+def test_inspecting_says_what_the_merge_then_records(trio: Trio, tmp_path):
+    merged = tmp_path / "merged"
+    trio.merge("ram_plus")
+    result = CliRunner().invoke(
+        main, ["inspect", str(tmp_path / "merged.yml"), "--quiet", "--json", "-", "--no-realised"]
+    )
+    before = OverlapRecord.model_validate_json(result.stdout)
+    after = record_of(merged)
+    assert before.tensors == after.tensors
+    assert before.layers == after.layers
+    assert before.models == after.models
+    assert before.settings == after.settings
+
+
+@BOTH
+def test_the_model_card_has_a_section(trio: Trio, method):
+    trio.merge(method)
+    card = (trio.folder / "merged" / "README.md").read_text()
+    assert card.startswith("---\n")  # mergekit's own part is whole
+    section = card[card.index("## Overlap of the agents") :]
+    settings = {"ram": "ε = 1e-05", "ram_plus": "ε = 1e-05, r = 0.1, α = 2"}[method]
+    assert f"Merged by `{method}` of mergekit-ram" in section
+    assert f"with {settings}." in section
+    for agent in record_of(trio.folder / "merged").agents:
+        (line,) = [line for line in section.splitlines() if f"| {agent.model} " in line]
+        cells = [cell.strip() for cell in line.split("|")[2:-1]]
+        assert cells[0] == f"{100 * agent.density:.2f} %"
+        assert cells[1:3] == [f"{agent.unique:,}", f"{agent.shared:,}"]
+        assert cells[4] == f"{agent.rescale:.3f}"
+
+
+def test_no_model_card_is_respected_and_other_cards_are_left_alone(trio: Trio):
+    trio.merge("ram_plus", "--no-write-model-card")
+    assert not (trio.folder / "merged" / "README.md").exists()
+    assert (trio.folder / "merged" / RECORD_NAME).exists()
+    merge_yaml(trio.config("linear", parameters={"weight": 1.0}), trio.folder / "linear")
+    assert "Overlap" not in (trio.folder / "linear" / "README.md").read_text()
+    assert not (trio.folder / "linear" / RECORD_NAME).exists()
+
+
+def test_a_finished_merge_is_shown_without_its_inputs(trio: Trio, tmp_path):
+    trio.merge("ram_plus")
+    for model in (trio.base_path, *trio.agents):
+        (Path(model) / "model.safetensors").unlink()
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged")])
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"ram_plus over {trio.base_path}: 3 agents")
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--json", "-"])
+    assert OverlapRecord.model_validate_json(result.output) == record_of(tmp_path / "merged")
+
+
+def test_a_merge_records_its_findings(trio: Trio, tmp_path):
+    coder, *_ = trio.agents
+    write_weights(Path(coder), trio.base, Path(trio.base_path))
+    trio.merge("ram")
+    (finding,) = record_of(tmp_path / "merged").findings
+    assert (finding.code, finding.text.split()[0]) == ("equals-base", coder)
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--strict"])
+    assert result.exit_code == 3
+    assert finding.text in result.output
+
+
+def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):
+    trio.merge("ram")
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--sample", "0.1"])
+    assert result.exit_code == 2
+    assert "a record has none: give the YAML file" in result.output
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read as a record of overlaps"),
+        ("{", "cannot be read as a record of overlaps"),
+        ('{"schema_version": 7}', "its schema_version is 7"),
+        ('{"schema_version": 1, "kind": "merge"}', "is damaged: merge_method: Field required"),
+    ],
+)
+def test_records_that_cannot_be_read_are_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / RECORD_NAME).write_text(content)
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: ")
+    assert message in result.output
+    assert str(tmp_path / RECORD_NAME) in result.output
+
+
+def test_raw_checkpoints_leave_a_record_too(tmp_path):
+    from mergekit.scripts.merge_raw_pytorch import main as merge_raw
+
+    save_file({"w": torch.zeros(4)}, tmp_path / "base.safetensors")
+    save_file({"w": torch.tensor([1.0, 0, 0, 2])}, tmp_path / "one.safetensors")
+    save_file({"w": torch.tensor([1.0, 3, 0, 0])}, tmp_path / "two.safetensors")
+    paths = [str(tmp_path / f"{name}.safetensors") for name in ("base", "one", "two")]
+    recipe = tmp_path / "raw.yml"
+    config = {
+        "merge_method": "ram",
+        "base_model": paths[0],
+        "models": [{"model": path} for path in paths[1:]],
+    }
+    recipe.write_text(yaml.safe_dump(config))
+    result = CliRunner().invoke(merge_raw, [str(recipe), str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    record = record_of(tmp_path / "out")
+    assert [agent.overlap_degree for agent in record.agents] == [(1, 1), (1, 1)]
+
+
+def reusing(trio: Trio, **parameters: Any) -> dict[str, Any]:
+    given = {"statistics": str(trio.folder / "counts" / RECORD_NAME), **parameters}
+    return trio.config("ram_plus", parameters=given)
+
+
+@BOTH
+def test_recorded_counts_give_the_same_bytes_without_counting(trio: Trio, method, monkeypatch):
+    merge_yaml(trio.config(method), trio.folder / "counts")
+    expected = merge_yaml(
+        trio.config("ram_plus", parameters={"r": 0.2, "alpha": 1.0}), trio.folder / "plain"
+    )
+    monkeypatch.setattr(tasks, "load_group", None)
+    weights = merge_yaml(reusing(trio, r=0.2, alpha=1.0), trio.folder / "again")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
+    assert record_of(trio.folder / "again").agents == record_of(trio.folder / "plain").agents
+
+
+def test_a_sweep_may_write_over_the_folder_of_its_counts(trio: Trio):
+    merge_yaml(trio.config("ram_plus"), trio.folder / "counts")
+    merge_yaml(reusing(trio, r=0.3), trio.folder / "counts")
+    merge_yaml(reusing(trio, r=0.4), trio.folder / "counts")
+    assert record_of(trio.folder / "counts").settings.r == 0.4
+
+
+def change_weights(trio: Trio) -> None:
+    folder = Path(next(iter(trio.agents)))
+    weights = {name: tensor.float() for name, tensor in read_weights(folder).items()}
+    write_weights(folder, weights, Path(trio.base_path))
+
+
+def differing(trio: Trio, what: str) -> dict[str, Any]:
+    config = reusing(trio)
+    if what == "epsilon":
+        config["parameters"]["epsilon"] = 1e-3
+    elif what == "weight":
+        config["models"][0]["parameters"] = {"weight": 0.5}
+    elif what == "agents":
+        del config["models"][0]
+    elif what == "dtype":
+        config["dtype"] = "float32"
+    elif what == "layers":
+        config.pop("models")
+        models = [trio.base_path, *trio.agents]
+        sources = [{"model": model, "layer_range": [0, 1]} for model in models]
+        config["slices"] = [{"sources": sources}]
+    elif what == "weights":
+        change_weights(trio)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("epsilon", "was counted with epsilon 1e-05, not 0.001"),
+        ("weight", "was counted with weight 1 for "),
+        ("agents", "coder is not merged now"),
+        ("dtype", "is loaded otherwise (its layers, agents, dtype or vocabulary)"),
+        ("layers", "tensor model.layers.1."),
+        ("weights", "coder has changed: model.safetensors"),
+    ],
+)
+def test_counts_of_another_merge_are_refused(trio: Trio, what, message):
+    merge_yaml(trio.config("ram_plus"), trio.folder / "counts")
+    result = run_yaml(differing(trio, what), trio.folder / "out", "--no-copy-tokenizer")
+    assert result.exit_code == 1
+    assert "they are not those of this merge: " in result.output
+    assert message in result.output
+    assert "Leave `statistics` out and the merge counts anew." in result.output
+    assert not (trio.folder / "out").exists()
+
+
+def test_estimates_are_refused_as_counts(trio: Trio, tmp_path):
+    (tmp_path / "counts").mkdir()
+    recipe = tmp_path / "merge.yml"
+    recipe.write_text(yaml.safe_dump(trio.config("ram_plus")))
+    options = ["--sample", "0.5", "--json", str(tmp_path / "counts" / RECORD_NAME)]
+    forget_loaded_models()
+    assert CliRunner().invoke(main, ["inspect", str(recipe), *options]).exit_code == 0
+    result = run_yaml(reusing(trio), tmp_path / "out")
+    assert "they are an estimate from 0.5 of the rows" in result.output
+
+
+def test_a_path_that_is_no_path_is_refused(trio: Trio):
+    result = run_yaml(trio.config("ram_plus", parameters={"statistics": 3}), trio.folder / "out")
+    assert "parameter 'statistics' must be the path of a ram_overlap.json" in result.output
+
+
+def test_in_memory_there_are_no_recorded_counts():
+    from mergekit.merge_methods import merge_state_dicts
+
+    weights = {name: {"w": torch.rand(3)} for name in ("base", "a")}
+    with pytest.raises(PlanError, match="'statistics' are those of a merge planned from files"):
+        merge_state_dicts(weights, "ram_plus", base="base", parameters={"statistics": "x.json"})
+
+
+def test_a_record_is_written_before_the_configuration_makes_it_a_model(trio: Trio, monkeypatch):
+    from mergekit_ram.record.merge import MergeRecorder
+
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(MergeRecorder, "write", fail)
+    result = run_yaml(trio.config("ram"), trio.folder / "out", "--no-copy-tokenizer")
+    assert result.exit_code == 1
+    assert "writing failed: disk full" in result.output
+    assert not (trio.folder / "out" / "config.json").exists()
+
+
+def test_counting_pass_and_merging_say_the_same_of_agents(trio: Trio, caplog):
+    lines = []
+    for method in ("ram", "ram_plus"):
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="mergekit_ram"):
+            trio.merge(method)
+        lines.append([r.message.split(", λ")[0] for r in caplog.records if "density" in r.message])
+    assert len(lines[0]) == 3
+    assert lines[0] == lines[1]
+
+
+def test_the_schema_is_printed_and_describes_its_fields():
+    result = CliRunner().invoke(main, ["schema"])
+    schema = json.loads(result.output)
+    assert schema["properties"]["schema_version"]["const"] == 1
+    agent = schema["$defs"]["AgentRecord"]["properties"]
+    assert all("description" in field for field in agent.values())
