@@ -204,8 +204,8 @@ def _inspected(
     realised: bool,
     options: MergeOptions,
 ) -> OverlapRecord:
+    from mergekit_ram.inspection.configuration import read_config
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
-    from mergekit_ram.inspection.inspect import read_config
     from mergekit_ram.inspection.sampling import Sample
 
     return inspect_merge(

@@ -1,0 +1,89 @@
+"""Intervals around the figures of a sample: every record again without each group of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from mergekit_ram.inspection.sampling import GROUPS, Sample
+from mergekit_ram.record.schema import (
+    AgentRecord,
+    Interval,
+    Intervals,
+    LayerRecord,
+    PairRecord,
+    TensorRecord,
+    ThresholdAgent,
+)
+
+GIVEN_FIELDS = frozenset({"weight", "numel", "epsilon"})
+"""Numbers of a record that are known and not estimated."""
+
+SHARES = frozenset(
+    {
+        "change",
+        "density",
+        "jaccard",
+        "overlap_share",
+        "rescale_effect",
+        "sign_conflicts",
+        "unique_share",
+    }
+)
+SIGNED = frozenset({"shared_energy", "whole_rescale", "realised_rescale"}) | {
+    f"retained{method}" for method in ("", "_ram", "_ram_plus", "_mean")
+}
+"""Figures that can be below zero: agents may pull against each other."""
+
+Record = TypeVar("Record", AgentRecord, LayerRecord, PairRecord, TensorRecord, ThresholdAgent)
+
+
+def with_intervals(
+    sample: Sample | None, records: Callable[[int | None], Sequence[Record]]
+) -> tuple[Record, ...]:
+    """The records of all that was seen, each with its intervals where that is a sample.
+
+    Args:
+        sample: how the rows were drawn, if they were.
+        records: all of a kind; a number leaves that group of rows out.
+    """
+    whole = records(None)
+    if sample is None:
+        return tuple(whole)
+    left = zip(*(records(without) for without in range(GROUPS)), strict=True)
+    return tuple(
+        record.model_copy(update={"interval": _intervals(sample, record, others)})
+        for record, others in zip(whole, left, strict=True)
+    )
+
+
+def _intervals(sample: Sample, record: Record, left: Sequence[Record]) -> Intervals:
+    found: Intervals = {}
+    others = [dict(_numbers(other)) for other in left]
+    for name, value in _numbers(record):
+        column = [numbers[name] for numbers in others if name in numbers]
+        if len(column) == len(others):
+            low, high = sample.interval(value, column)
+            bottom, top = _bounds(name)
+            found[name] = (max(bottom, low), min(top, high))
+    return found
+
+
+def _numbers(record: Record) -> Iterator[tuple[str, float]]:
+    """The estimated fields by name, and those of a list by name and place."""
+    for name in type(record).model_fields.keys() - GIVEN_FIELDS:
+        value = getattr(record, name)
+        if name == "overlap_share":
+            yield from ((f"{name}.{place}", share) for place, share in enumerate(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+
+
+def _bounds(name: str) -> Interval:
+    """What a figure can be at all: a share, an angle's cosine, a count or an energy."""
+    if name == "cosine":
+        return -1.0, 1.0
+    if name.split(".")[0] in SHARES:
+        return 0.0, 1.0
+    return (-math.inf if name in SIGNED else 0.0), math.inf
