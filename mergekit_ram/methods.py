@@ -17,20 +17,17 @@ from mergekit.merge_methods.base import (
     MergeMethodSpec,
     OptionalTensorPolicy,
     PerInputValues,
-    TensorEntry,
     TensorGroup,
 )
 
 from mergekit_ram import parameters
 from mergekit_ram.errors import InputError, PlanError
-from mergekit_ram.kernels import count_and_merge as kernels
-from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
+from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.tensors import agent_name, count_group, merge_group
 
 REFERENCE_URL = "https://arxiv.org/abs/2601.13572"
 CONTRACT = InputContract(base=BasePolicy.REQUIRED, min_non_base=1)
-MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
-_counted: ContextVar[list[TensorOverlap] | None] = ContextVar("counted", default=None)
 _all_groups_at_hand: ContextVar[bool] = ContextVar("all_groups_at_hand", default=False)
 
 
@@ -159,17 +156,6 @@ class RamPlusMerge(RamMerge):
 
 
 @contextmanager
-def counting_merges() -> Iterator[list[TensorOverlap]]:
-    """Within it, every group that is merged adds its counts to the list."""
-    counted: list[TensorOverlap] = []
-    token = _counted.set(counted)
-    try:
-        yield counted
-    finally:
-        _counted.reset(token)
-
-
-@contextmanager
 def _whole_model() -> Iterator[None]:
     """Within it, the groups that reach ``_execute`` are all there are."""
     token = _all_groups_at_hand.set(True)
@@ -205,124 +191,3 @@ def with_rescale(settings: Mapping[str, Any], statistics: OverlapStatistics) -> 
         for agent, given in settings["rescale"].items()
     ]
     return {**settings, "rescale": PerInputValues(rescale)}
-
-
-def agent_name(agent: Hashable) -> str:
-    """The name under which an input is counted and reported."""
-    return str(agent)
-
-
-def count_group(
-    group: TensorGroup, settings: Mapping[str, Any], *, dtype: torch.dtype | None = None
-) -> TensorOverlap:
-    """Count one group; an agent of weight 0 is listed and has no active parameter.
-
-    Args:
-        group: base and agents of one tensor, borrowed.
-        settings: its resolved parameters; ``epsilon`` and ``weight`` are used.
-        dtype: round the inputs to this dtype first.
-
-    Raises:
-        InputError: NaN or infinity, or a dtype that is no plain float.
-    """
-    base, agents = _base_and_agents(group, settings)
-    with _named(group, [base, *agents]):
-        counts = kernels.count(
-            base.tensor,
-            [agent.tensor for agent in agents],
-            epsilon=settings["epsilon"],
-            dtype=dtype,
-        )
-    return _tensor_overlap(group, agents, counts)
-
-
-def _tensor_overlap(
-    group: TensorGroup, agents: Sequence[TensorEntry], counts: kernels.OverlapCounts
-) -> TensorOverlap:
-    degrees = {agent.id: row for agent, row in zip(agents, counts.overlap_degree, strict=True)}
-    return TensorOverlap(
-        name=str(group.metadata.name),
-        numel=counts.numel,
-        agents=tuple(
-            AgentCounts(
-                model=agent_name(entry.id),
-                overlap_degree=degrees.get(entry.id, (0,) * len(agents)),
-            )
-            for entry in group.non_base
-        ),
-    )
-
-
-def merge_group(
-    group: TensorGroup,
-    settings: Mapping[str, Any],
-    *,
-    dtype: torch.dtype | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Merge one group by RAM, or by RAM+ where ``settings`` holds a ``rescale`` per agent.
-
-    Within :func:`counting_merges` it is counted as well.
-
-    Raises:
-        InputError: NaN or infinity, a dtype that is no plain float, or a result that the
-            output dtype cannot hold.
-    """
-    base, agents = _base_and_agents(group, settings)
-    rescale = settings.get("rescale")
-    counted = _counted.get()
-    with _named(group, [base, *agents]):
-        arguments: dict[str, Any] = {
-            "epsilon": settings["epsilon"],
-            "rescale": None if rescale is None else rescale.values_for(agents),
-            "weight": settings["weight"].values_for(agents),
-            "scale": settings["scale"],
-            "overlap_power": settings["overlap_power"],
-            "dtype": dtype,
-            "out_dtype": out_dtype,
-        }
-        tensors = [agent.tensor for agent in agents]
-        if counted is None:
-            return kernels.merge(base.tensor, tensors, **arguments)
-        merged = kernels.merge_and_count(base.tensor, tensors, **arguments)
-    counted.append(_tensor_overlap(group, agents, merged.counts))
-    return merged.tensor
-
-
-def _base_and_agents(
-    group: TensorGroup, settings: Mapping[str, Any]
-) -> tuple[TensorEntry, list[TensorEntry]]:
-    """The base and the agents whose weight is not 0, all of them with values to reckon with."""
-    base = group.base
-    assert base is not None, "the contract requires a base"
-    for entry in group.entries:
-        if entry.tensor.dtype not in MERGEABLE_DTYPES:
-            raise InputError(
-                f"model {entry.id}, tensor {group.metadata.name}: {entry.tensor.dtype} weights "
-                "cannot be merged; dequantise the model to bfloat16, float16 or float32 first"
-            )
-    agents = []
-    for entry in group.non_base:
-        if settings["weight"][entry.id] != 0:
-            agents.append(entry)
-        else:
-            with _named(group, [entry]):
-                kernels.check_finite(entry.tensor)
-    return base, agents
-
-
-@contextmanager
-def _named(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
-    """Give the kernels' errors the names of model and tensor."""
-    name = group.metadata.name
-    try:
-        yield
-    except kernels.KernelInputError as error:
-        raise InputError(
-            f"model {entries[error.index].id}, tensor {name}: {error.problem}; "
-            "a merge with it would be wrong. Repair or re-download this checkpoint."
-        ) from None
-    except kernels.KernelOverflowError as error:
-        raise InputError(
-            f"tensor {name}: {error}. Set a wider `out_dtype:`, or a smaller `scale`."
-        ) from None

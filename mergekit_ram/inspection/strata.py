@@ -16,8 +16,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.kernels.energies import Measures, Realised
 from mergekit_ram.merges.groups import agents_of
-from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, TensorOverlap
+from mergekit_ram.tensors import agent_name
 
 Array = npt.NDArray[np.float64]
 

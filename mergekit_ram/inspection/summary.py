@@ -19,7 +19,6 @@ from mergekit_ram.inspection.sampling import GROUPS, Sample
 from mergekit_ram.inspection.strata import Stratum, Totals
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record.build import layer_records, tensor_records
 from mergekit_ram.record.schema import (
@@ -30,6 +29,7 @@ from mergekit_ram.record.schema import (
     ThresholdAgent,
     ThresholdRecord,
 )
+from mergekit_ram.tensors import agent_name
 
 
 class Summary:

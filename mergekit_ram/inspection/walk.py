@@ -17,8 +17,9 @@ from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Part, Stratum
 from mergekit_ram.kernels import energies
 from mergekit_ram.merges.groups import LoadedGroup, Tokenizers, load_group, map_tensors
-from mergekit_ram.methods import agent_name, count_group, merge_group, with_rescale
+from mergekit_ram.methods import with_rescale
 from mergekit_ram.overlap import OverlapStatistics
+from mergekit_ram.tensors import agent_name, agents_at_work, base_of, count_group, merge_group
 
 
 @dataclass
@@ -76,9 +77,9 @@ def _observe(group: TensorGroup, loaded: LoadedGroup, epsilons: Sequence[float])
         count_group(group, {**settings, "epsilon": epsilon}, dtype=loaded.dtype)
         for epsilon in epsilons
     ]
-    base, agents = _taking_part(group, settings)
+    agents = agents_at_work(group, settings)
     measured = energies.measure(
-        base,
+        base_of(group).tensor,
         [entry.tensor for entry in agents],
         epsilon=settings["epsilon"],
         weight=settings["weight"].values_for(agents) if agents else (),
@@ -92,22 +93,16 @@ def _observe(group: TensorGroup, loaded: LoadedGroup, epsilons: Sequence[float])
 def _realise(
     group: TensorGroup, settings: dict[str, Any], dtype: torch.dtype | None, out_dtype: Any
 ) -> energies.Realised:
-    base, agents = _taking_part(group, settings)
     ones = PerInputValues([(entry.id, 1.0) for entry in group.non_base])
     merged, plain = (
         merge_group(group, chosen, dtype=dtype, out_dtype=dtype_from_name(out_dtype))
         for chosen in (settings, {**settings, "rescale": ones})
     )
     return energies.realise(
-        base,
-        [entry.tensor for entry in agents],
+        base_of(group).tensor,
+        [entry.tensor for entry in agents_at_work(group, settings)],
         merged,
         plain,
         epsilon=settings["epsilon"],
         dtype=dtype,
     )
-
-
-def _taking_part(group: TensorGroup, settings: dict[str, Any]) -> tuple[torch.Tensor, list[Any]]:
-    assert group.base is not None, "the contract requires a base"
-    return group.base.tensor, [e for e in group.non_base if settings["weight"][e.id] != 0]

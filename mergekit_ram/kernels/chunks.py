@@ -31,6 +31,10 @@ class KernelInputError(ValueError):
         self.problem = problem
 
 
+class KernelOverflowError(ValueError):
+    """Finite inputs whose merge the output dtype cannot hold."""
+
+
 def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
     """Refuse a tensor with NaN or infinity in it.
 

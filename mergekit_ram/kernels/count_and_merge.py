@@ -7,60 +7,37 @@ compiled by numba work on them where numba is installed and the tensors are on t
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TypeVar
 
 import torch
 
 from mergekit_ram.kernels import numba_path, torch_path
-from mergekit_ram.kernels.chunks import SERIAL_CHUNK, Chunk, Chunks, KernelInputError, check_finite
+from mergekit_ram.kernels.chunks import (
+    SERIAL_CHUNK,
+    Chunk,
+    Chunks,
+    KernelInputError,
+    KernelOverflowError,
+    check_finite,
+)
 from mergekit_ram.kernels.recipe import Recipe
-from mergekit_ram.kernels.strips import LANES
+from mergekit_ram.kernels.tally import OverlapCounts, Tally
+from mergekit_ram.kernels.threads import at, shared_out, workers_for
 
 __all__ = [
     "KernelInputError",
     "KernelOverflowError",
     "Merged",
     "OverlapCounts",
+    "Recipe",
     "check_finite",
     "count",
     "merge",
     "merge_and_count",
+    "merge_by",
 ]
-
-PATTERN_BITS = 8
-"""Agents whose activity one histogram tells apart; more agents share several histograms."""
-
-MAX_WORKERS = 4
-"""Threads of one tensor's chunks. They meet at no barrier before the tensor is done, but share
-Python's lock between two compiled loops, so that more of them gain little."""
-
-CHUNKS_PER_WORKER = 4
-"""Fewer are not worth a thread."""
-
-
-T = TypeVar("T")
-
-
-class KernelOverflowError(ValueError):
-    """Finite inputs whose merge the output dtype cannot hold."""
-
-
-@dataclass(frozen=True)
-class OverlapCounts:
-    """How many parameters of one tensor each agent changed, alone and with others.
-
-    ``overlap_degree[t][k]`` is the number of active parameters of agent ``t`` with overlap
-    count ``k + 1``: changed by it and ``k`` others.
-    """
-
-    numel: int
-    overlap_degree: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -69,28 +46,6 @@ class Merged:
 
     tensor: torch.Tensor
     counts: OverlapCounts
-
-
-class _Tally:
-    """Histograms of which agents are active together, and the counts that follow from them.
-
-    Args:
-        agents: how many there are to count; of none nothing is counted.
-    """
-
-    def __init__(self, agents: int):
-        self._agents = agents
-        self.bits = max(1, min(PATTERN_BITS, agents))
-        self._shape = (-(-agents // self.bits), LANES, (agents + 1) << self.bits)
-
-    def histograms(self, device: torch.device) -> torch.Tensor:
-        """Zeros, int64 ``[groups, lanes, cells]``: one group per ``bits`` agents."""
-        return torch.zeros(self._shape, dtype=torch.int64, device=device)
-
-    def counts(self, numel: int, found: Sequence[torch.Tensor]) -> OverlapCounts:
-        """What all threads' histograms ``[groups, cells]`` say together."""
-        total = sum(found, torch.zeros((), dtype=torch.int64)).cpu()
-        return OverlapCounts(numel, _degrees(total, self._agents, self.bits))
 
 
 def count(
@@ -119,18 +74,18 @@ def count(
     """
     _check_epsilon(epsilon)
     chunks = Chunks((base, *agents), dtype, chunk_size)
-    tally = _Tally(len(agents))
+    tally = Tally(len(agents))
     backend = _backend(chunks, chunks.compute_dtype)
 
     def work(first: int, step: int) -> torch.Tensor:
         histograms = tally.histograms(chunks.device)
         count_chunk = backend.counter(chunks, epsilon, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
-            with _at(chunk):
+            with at(chunk):
                 count_chunk(chunk)
         return histograms.sum(dim=1)
 
-    return tally.counts(base.numel(), _shared_out(work, chunks, backend))
+    return tally.counts(base.numel(), shared_out(work, _workers(backend, chunks)))
 
 
 def merge(
@@ -178,39 +133,37 @@ def merge(
         KernelOverflowError: the result is too large for ``out_dtype``.
         ValueError: ε is negative, NaN or infinite.
     """
-    recipe = Recipe.of(len(agents), epsilon, rescale, weight, scale, overlap_power)
-    chunks = Chunks((base, *agents), dtype, chunk_size)
-    return _merge(base, chunks, recipe, out_dtype, _Tally(0)).tensor
+    recipe = Recipe.of(
+        len(agents),
+        epsilon,
+        rescale,
+        weight,
+        scale,
+        overlap_power,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        chunk_size=chunk_size,
+    )
+    return merge_by(recipe, base, agents)
 
 
-def merge_and_count(
-    base: torch.Tensor,
-    agents: Sequence[torch.Tensor],
-    *,
-    epsilon: float,
-    rescale: Sequence[float] | None = None,
-    weight: Sequence[float] | None = None,
-    scale: float = 1.0,
-    overlap_power: float = 1.0,
-    dtype: torch.dtype | None = None,
-    out_dtype: torch.dtype | None = None,
-    chunk_size: int | None = None,
-) -> Merged:
+def merge_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As :func:`merge`, with its scalars and dtypes in one object."""
+    return _merge(recipe, base, agents, Tally(0)).tensor
+
+
+def merge_and_count(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> Merged:
     """Merge as :func:`merge` does and count as :func:`count` does, reading everything once."""
-    recipe = Recipe.of(len(agents), epsilon, rescale, weight, scale, overlap_power)
-    chunks = Chunks((base, *agents), dtype, chunk_size)
-    return _merge(base, chunks, recipe, out_dtype, _Tally(len(agents)))
+    return _merge(recipe, base, agents, Tally(len(agents)))
 
 
 def _merge(
-    base: torch.Tensor,
-    chunks: Chunks,
-    recipe: Recipe,
-    out_dtype: torch.dtype | None,
-    tally: _Tally,
+    recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor], tally: Tally
 ) -> Merged:
     _check_epsilon(recipe.epsilon)
-    out = torch.empty(base.shape, dtype=out_dtype or chunks.input_dtype, device=base.device)
+    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    out_dtype = recipe.out_dtype or chunks.input_dtype
+    out = torch.empty(base.shape, dtype=out_dtype, device=base.device)
     flat_out = out.view(-1)
     largest = min(torch.finfo(out.dtype).max, torch.finfo(chunks.compute_dtype).max)
     backend = _backend(chunks, out.dtype)
@@ -220,12 +173,13 @@ def _merge(
         merge_chunk = backend.merger(chunks, recipe, largest, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
             target = flat_out[chunk.start : chunk.stop]
-            with _at(chunk):
+            with at(chunk):
                 if not merge_chunk(chunk, target):
                     _check_fits(chunk, recipe, target)
         return histograms.sum(dim=1)
 
-    return Merged(out, tally.counts(base.numel(), _shared_out(work, chunks, backend)))
+    found = shared_out(work, _workers(backend, chunks))
+    return Merged(out, tally.counts(base.numel(), found))
 
 
 def _check_epsilon(epsilon: float) -> None:
@@ -242,52 +196,10 @@ def _backend(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
     return numba_path
 
 
-def _shared_out(work: Callable[[int, int], T], chunks: Chunks, backend: ModuleType) -> list[T]:
-    """Call ``work(first, step)`` in as many threads as pay; together they see every chunk.
-
-    Compiled loops run beside each other. Torch operations are so short that handing over
-    Python's lock between them costs all that a second thread gains.
-    """
-    workers = 1
-    if backend is numba_path:
-        most = min(MAX_WORKERS, torch.get_num_threads())
-        workers = max(1, min(most, len(chunks) // CHUNKS_PER_WORKER))
-
-    def run(first: int) -> T | _Refused:
-        try:
-            # Whether gradients are recorded is each thread's own setting.
-            with torch.no_grad():
-                return work(first, workers)
-        except _Refused as refused:
-            return refused
-
-    if workers == 1:
-        results = [run(0)]
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            results = list(pool.map(run, range(workers)))
-    refusals = [result for result in results if isinstance(result, _Refused)]
-    if refusals:
-        # The first of the tensor, however many threads looked for it.
-        raise min(refusals, key=lambda refused: refused.start).error
-    return [result for result in results if not isinstance(result, _Refused)]
-
-
-class _Refused(Exception):
-    """An error of one chunk, on its way out of a thread."""
-
-    def __init__(self, start: int, error: ValueError):
-        super().__init__(start)
-        self.start = start
-        self.error = error
-
-
-@contextmanager
-def _at(chunk: Chunk) -> Iterator[None]:
-    try:
-        yield
-    except (KernelInputError, KernelOverflowError) as error:
-        raise _Refused(chunk.start, error) from None
+def _workers(backend: ModuleType, chunks: Chunks) -> int:
+    """Compiled loops run beside each other. Torch operations are so short that handing over
+    Python's lock between them costs all that a second thread gains."""
+    return workers_for(chunks) if backend is numba_path else 1
 
 
 def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:
@@ -302,17 +214,3 @@ def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:
             f"a merged value of size {size:.6g} does not fit {target.dtype}, "
             f"whose largest is {torch.finfo(target.dtype).max:.6g}"
         )
-
-
-def _degrees(histograms: torch.Tensor, agent_count: int, bits: int) -> tuple[tuple[int, ...], ...]:
-    """Active parameters per agent and overlap count ≥ 1, from the groups' histograms."""
-    by_overlap = histograms.view(-1, agent_count + 1, 1 << bits)[:, 1:]
-    # [groups, overlap counts, patterns] times [patterns, agents of the group]
-    found = (by_overlap @ _membership(bits)).transpose(1, 2).flatten(0, 1)
-    return tuple(tuple(row) for row in found[:agent_count].tolist())
-
-
-@functools.lru_cache
-def _membership(bits: int) -> torch.Tensor:
-    """Which agents of a group are in which pattern, int64 ``[patterns, bits]``."""
-    return (torch.arange(1 << bits).unsqueeze(1) >> torch.arange(bits)) & 1

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import agents_of, factor_of
-from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import (
     SUSPICIOUS_DENSITY,
     AgentOverlap,
     OverlapStatistics,
     TensorOverlap,
 )
+from mergekit_ram.tensors import agent_name
 
 LOG = logging.getLogger("mergekit_ram")
 

@@ -18,8 +18,8 @@ from mergekit_ram.errors import InputError
 from mergekit_ram.merges.groups import lacking_base
 from mergekit_ram.merges.headers import TensorHeader, read_headers
 from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, loads_below
-from mergekit_ram.methods import MERGEABLE_DTYPES
 from mergekit_ram.plan.models import ARCHITECTURE_REMEDY
+from mergekit_ram.tensors import MERGEABLE_DTYPES
 
 LOG = logging.getLogger("mergekit_ram")
 

@@ -33,9 +33,10 @@ from mergekit_ram.merges.groups import (
 )
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.methods import count_group, counting_merges, needs_counting, with_rescale
+from mergekit_ram.methods import needs_counting, with_rescale
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.record import reuse
+from mergekit_ram.tensors import count_group, counting_merges
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""

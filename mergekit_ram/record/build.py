@@ -9,7 +9,6 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import agents_of, factor_of
 from mergekit_ram.merges.loads import PlannedLoads, loading_digest
-from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import (
@@ -21,6 +20,7 @@ from mergekit_ram.record.schema import (
     TensorRecord,
     Versions,
 )
+from mergekit_ram.tensors import agent_name
 
 DISTRIBUTIONS = {"mergekit_ram": "mergekit-ram", "mergekit": "mergekit", "torch": "torch"}
 

@@ -10,10 +10,10 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit_ram.errors import InputError, PlanError
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.merges.loads import PlannedLoads, loading_digest
-from mergekit_ram.methods import agent_name
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record.files import model_records
 from mergekit_ram.record.schema import ModelRecord, OverlapRecord, TensorRecord, read_record
+from mergekit_ram.tensors import agent_name
 
 REMEDY = "Leave `statistics` out and the merge counts anew."
 

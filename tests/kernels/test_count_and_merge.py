@@ -11,6 +11,7 @@ from reference import merge_tensor, same_bits
 
 from mergekit_ram.kernels.count_and_merge import (
     KernelOverflowError,
+    Recipe,
     count,
     merge,
     merge_and_count,
@@ -57,7 +58,8 @@ def test_merging_and_counting_at_once_is_both(problem, epsilon, chunk_size):
     base, agents = problem
     tensors = list(agents.values())
     settings = {"epsilon": epsilon, "chunk_size": chunk_size}
-    done = merge_and_count(base, tensors, overlap_power=0.5, **settings)
+    recipe = Recipe.of(len(tensors), epsilon, None, None, 1.0, 0.5, chunk_size=chunk_size)
+    done = merge_and_count(recipe, base, tensors)
     assert done.counts == count(base, tensors, **settings)
     assert same_bits(done.tensor, merge(base, tensors, overlap_power=0.5, **settings))
 

@@ -1,0 +1,61 @@
+"""Counts of one tensor, and the histograms that they are read from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from mergekit_ram.kernels.strips import LANES
+
+PATTERN_BITS = 8
+"""Agents whose activity one histogram tells apart; more agents share several histograms."""
+
+
+@dataclass(frozen=True)
+class OverlapCounts:
+    """How many parameters of one tensor each agent changed, alone and with others.
+
+    ``overlap_degree[t][k]`` is the number of active parameters of agent ``t`` with overlap
+    count ``k + 1``: changed by it and ``k`` others.
+    """
+
+    numel: int
+    overlap_degree: tuple[tuple[int, ...], ...]
+
+
+class Tally:
+    """Histograms of which agents are active together, and the counts that follow from them.
+
+    Args:
+        agents: how many there are to count; of none nothing is counted.
+    """
+
+    def __init__(self, agents: int):
+        self._agents = agents
+        self.bits = max(1, min(PATTERN_BITS, agents))
+        self._shape = (-(-agents // self.bits), LANES, (agents + 1) << self.bits)
+
+    def histograms(self, device: torch.device) -> torch.Tensor:
+        """Zeros, int64 ``[groups, lanes, cells]``: one group per ``bits`` agents."""
+        return torch.zeros(self._shape, dtype=torch.int64, device=device)
+
+    def counts(self, numel: int, found: Sequence[torch.Tensor]) -> OverlapCounts:
+        """What all threads' histograms ``[groups, cells]`` say together."""
+        total = sum(found, torch.zeros((), dtype=torch.int64)).cpu()
+        return OverlapCounts(numel, self._degrees(total))
+
+    def _degrees(self, histograms: torch.Tensor) -> tuple[tuple[int, ...], ...]:
+        """Active parameters per agent and overlap count ≥ 1."""
+        by_overlap = histograms.view(-1, self._agents + 1, 1 << self.bits)[:, 1:]
+        # [groups, overlap counts, patterns] times [patterns, agents of the group]
+        found = (by_overlap @ _membership(self.bits)).transpose(1, 2).flatten(0, 1)
+        return tuple(tuple(row) for row in found[: self._agents].tolist())
+
+
+@functools.lru_cache
+def _membership(bits: int) -> torch.Tensor:
+    """Which agents of a group are in which pattern, int64 ``[patterns, bits]``."""
+    return (torch.arange(1 << bits).unsqueeze(1) >> torch.arange(bits)) & 1
