@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from benchmarks.agents.publish import report
-from benchmarks.agents.small import small
-from benchmarks.agents.tiny import tiny
+from benchmarks.agents.commands.report import report
+from benchmarks.agents.commands.small import small
+from benchmarks.agents.commands.tiny import tiny
 
 
 @click.group()

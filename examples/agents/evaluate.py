@@ -8,6 +8,7 @@ import click
 import torch
 from accuracy import greedy_accuracy
 from model import load
+from options import count
 from tasks import TASKS, heldout_prompts
 from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
@@ -20,20 +21,13 @@ ACCURACY_WIDTH = 9
 @click.argument(
     "models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option(
+@count(
     "--prompts",
-    type=click.IntRange(min=1, max=PROMPTS_PER_TASK),
-    default=PROMPTS_PER_TASK,
-    show_default=True,
-    help="Held-out prompts per task; fewer are quicker and less exact.",
+    PROMPTS_PER_TASK,
+    "Held-out prompts per task; fewer are quicker and less exact.",
+    most=PROMPTS_PER_TASK,
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="CPU threads to use.",
-)
+@count("--threads", 2, "CPU threads to use.")
 def main(models: tuple[Path, ...], prompts: int, threads: int) -> None:
     """Print the accuracy of each MODEL on the three tasks add, reverse and sort.
 

@@ -24,7 +24,6 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    TrainingArguments,
 )
 from trl import GRPOConfig, GRPOTrainer
 
@@ -33,6 +32,8 @@ SAMPLES_PER_PROMPT = 8
 MAX_COMPLETION_TOKENS = 10
 VALIDATION_SIZE = 500
 STEPS_BETWEEN_VALIDATIONS = 10
+
+Logs = dict[str, float] | None
 
 
 def train_agent(
@@ -92,28 +93,36 @@ def _prompt_dataset(task: str, steps: int, seed: int) -> Dataset:
     return Dataset.from_dict({"prompt": list(islice(prompts, steps * PROMPTS_PER_STEP))})
 
 
-def _settings(recipe: Recipe, max_steps: int, seed: int, scratch: str) -> GRPOConfig:
+def plain_settings(scratch: str, **own: Any) -> GRPOConfig:
+    """Return GRPO without a penalty, a schedule or decay; ``own`` is what differs between runs."""
     return GRPOConfig(
         output_dir=scratch,
+        temperature=1.0,
+        beta=0.0,  # no penalty for leaving the base
+        lr_scheduler_type="constant",
+        weight_decay=0.0,  # decay would move the weights that must stay as they are
+        gradient_checkpointing=False,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,  # KeepRewards shows a bar of its own
+        **own,
+    )
+
+
+def _settings(recipe: Recipe, max_steps: int, seed: int, scratch: str) -> GRPOConfig:
+    return plain_settings(
+        scratch,
         seed=seed,
         max_steps=max_steps,
         per_device_train_batch_size=PROMPTS_PER_STEP * SAMPLES_PER_PROMPT,
         num_generations=SAMPLES_PER_PROMPT,
         max_completion_length=MAX_COMPLETION_TOKENS,
-        temperature=1.0,
-        beta=0.0,  # no penalty for leaving the base
         optim=recipe.optimizer,
         learning_rate=recipe.learning_rate,
-        lr_scheduler_type="constant",
-        weight_decay=0.0,  # decay would move the weights that must stay as they are
         bf16=False,  # float32 master weights; they are rounded once, when the agent is saved
-        gradient_checkpointing=False,
         use_cpu=True,
         dataloader_pin_memory=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,  # StopWhenSkilled shows a bar of its own
     )
 
 
@@ -125,12 +134,7 @@ class RoundWeights(TrainerCallback):
 
     @torch.no_grad()
     def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: PreTrainedModel | None = None,
-        **_: Any,
+        self, args: Any, state: Any, control: Any, model: PreTrainedModel | None = None, **_: Any
     ) -> None:
         """Round after the optimiser has moved the weights."""
         assert model is not None, "the trainer passes its model"
@@ -138,8 +142,38 @@ class RoundWeights(TrainerCallback):
             parameter.copy_(parameter.bfloat16())
 
 
-class StopWhenSkilled(TrainerCallback):
-    """Record rewards, validate now and then, and stop once the agent masters its task."""
+class KeepRewards(TrainerCallback):
+    """Keep the mean reward of every step, and show a bar."""
+
+    def __init__(self, rewards: list[float], name: str, max_steps: int) -> None:
+        """Open the bar; ``rewards`` is what they are appended to."""
+        self.rewards = rewards
+        self.progress = tqdm(total=max_steps, desc=f"{name}: GRPO", unit="step")
+
+    def on_log(
+        self, args: Any, state: Any, control: TrainerControl, logs: Logs = None, **_: Any
+    ) -> None:
+        """Keep the mean reward of the step that was just logged."""
+        if logs and "reward" in logs:
+            self.rewards.append(round(float(logs["reward"]), 4))
+            self.progress.set_postfix(reward=f"{logs['reward']:.2f}", refresh=False)
+            control.should_training_stop |= self.is_enough()
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
+        """Move the bar."""
+        self.progress.update()
+
+    def on_train_end(self, args: Any, state: Any, control: TrainerControl, **_: Any) -> None:
+        """Close the bar at the step where training stopped."""
+        self.progress.close()
+
+    def is_enough(self) -> bool:
+        """Whether the rewards so far say that training may stop."""
+        return False
+
+
+class StopWhenSkilled(KeepRewards):
+    """Validate now and then, and stop once the agent masters its task."""
 
     def __init__(
         self,
@@ -148,45 +182,26 @@ class StopWhenSkilled(TrainerCallback):
         history: History,
         max_steps: int,
     ) -> None:
-        """Draw the validation prompts and open the progress bar."""
+        """Draw the validation prompts."""
+        super().__init__(history.rewards, recipe.task, max_steps)
         self.target = recipe.target
         self.tokenizer = tokenizer
         self.history = history
         self.prompts: Sequence[str] = validation_prompts(TASKS[recipe.task], VALIDATION_SIZE)
-        self.progress = tqdm(total=max_steps, desc=f"{recipe.task}: GRPO", unit="step")
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: Any,
-    ) -> None:
-        """Keep the mean reward of the step that was just logged."""
-        if logs and "reward" in logs:
-            self.history.rewards.append(round(float(logs["reward"]), 4))
-            self.progress.set_postfix(reward=f"{logs['reward']:.2f}", refresh=False)
 
     def on_step_end(
         self,
-        args: TrainingArguments,
+        args: Any,
         state: TrainerState,
         control: TrainerControl,
         model: PreTrainedModel | None = None,
         **_: Any,
     ) -> None:
         """Validate every few steps and ask the trainer to stop at the target."""
-        self.progress.update()
+        super().on_step_end(args, state, control)
         if model is None or state.global_step % STEPS_BETWEEN_VALIDATIONS:
             return
         accuracy = greedy_accuracy(model, self.tokenizer, self.prompts)
         self.history.validation[state.global_step] = accuracy
         self.progress.write(f"step {state.global_step}: validation accuracy {accuracy:.3f}")
         control.should_training_stop |= accuracy >= self.target
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """Close the bar at the step where training stopped."""
-        self.progress.close()

@@ -15,6 +15,7 @@ import click
 import torch
 from accuracy import greedy_accuracy
 from model import load, new_tokenizer, save
+from options import count, output
 from overlap import measure_overlap
 from pretrain import Pace, pretrain
 from recipe import Recipe
@@ -34,35 +35,15 @@ REPORT_NAME = "training.json"
 
 
 @click.command()
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("trained-agents"),
-    show_default=True,
-    help="Folder to make for the four models and the report; must not exist yet.",
-)
+@output("trained-agents", "Folder to make for the four models and the report; must not exist yet.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of everything random.")
-@click.option(
-    "--pretrain-steps",
-    type=click.IntRange(min=2),
-    default=PRETRAIN_STEPS,
-    show_default=True,
-    help="Steps of imitation for the base.",
-)
-@click.option(
+@count("--pretrain-steps", PRETRAIN_STEPS, "Steps of imitation for the base.", least=2)
+@count(
     "--max-grpo-steps",
-    type=click.IntRange(min=1),
-    default=MAX_GRPO_STEPS,
-    show_default=True,
-    help="Steps after which an agent stops even if it has not reached its target.",
+    MAX_GRPO_STEPS,
+    "Steps after which an agent stops even if it has not reached its target.",
 )
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=2,
-    show_default=True,
-    help="CPU threads to use; the exact result depends on them a little.",
-)
+@count("--threads", 2, "CPU threads to use; the exact result depends on them a little.")
 def main(output: Path, seed: int, pretrain_steps: int, max_grpo_steps: int, threads: int) -> None:
     """Train a small base model on three tasks and three agents from it, one per task.
 

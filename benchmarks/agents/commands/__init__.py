@@ -1,0 +1,1 @@
+"""The commands, and nothing that takes long to import."""

@@ -1,0 +1,1 @@
+"""What runs have found, read again, and questions to it."""

@@ -1,0 +1,1 @@
+"""The merges that are compared, whatever the models."""

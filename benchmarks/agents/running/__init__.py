@@ -1,0 +1,1 @@
+"""Jobs: in which process they run, with which packages, on which machine, and what is done."""

@@ -1,0 +1,1 @@
+"""Findings for people: markdown tables, the figure, and the document that holds them."""

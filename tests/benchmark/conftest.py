@@ -1,0 +1,3 @@
+"""Puts the scripts of ``examples/agents`` on the path, as the benchmark itself does."""
+
+import benchmarks.agents  # noqa: F401
