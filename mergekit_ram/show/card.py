@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, Setting
-from mergekit_ram.show.terminal import agent_table, as_markdown, shown
+from mergekit_ram.show import wording
+from mergekit_ram.show.tables import agent_table
+from mergekit_ram.show.terminal import as_markdown
 
 CARD_SECTION = """
 ## Overlap of the agents
@@ -25,11 +27,13 @@ def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
     settings = record.settings
     named: dict[str, Setting | None] = {"ε": settings.epsilon, "r": settings.r, "α": settings.alpha}
-    given = [f"{name} = {shown(value)}" for name, value in named.items() if value is not None]
+    given = [
+        f"{name} = {wording.spanned(value)}" for name, value in named.items() if value is not None
+    ]
     return CARD_SECTION.format(
         method=record.merge_method,
         version=record.versions.mergekit_ram,
         settings=", ".join(given),
         record=RECORD_NAME,
-        table=as_markdown(agent_table(record)),
+        table=as_markdown(agent_table(record, whole_names=True)),
     )

@@ -62,5 +62,5 @@ def test_every_figure_of_a_sample_is_called_an_estimate(trio: Trio, tmp_path):
     ).output.splitlines()
     assert "estimate from 0.5 of the rows" in lines[1]
     headings = [above for above, below in zip(lines[2:], lines[4:], strict=False) if "---" in below]
-    assert len(headings) == 7
+    assert len(headings) == 6
     assert all(heading.endswith("(estimate)") for heading in headings)

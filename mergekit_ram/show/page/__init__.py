@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 from mergekit_ram.errors import InputError, MissingExtraError
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.page import wording
-from mergekit_ram.show.page.tables import agents_table, kept_table, pairs_table, thresholds_table
+from mergekit_ram.show import tables, wording
+from mergekit_ram.show.page.markup import as_html, meanings
 
 # No address is allowed to be loaded from, so that nothing leaves the reader's machine.
 POLICY = (
@@ -79,9 +80,7 @@ def render_page(record: OverlapRecord) -> str:
 {_findings(record)}
 <section>
 <h2>The agents in numbers</h2>
-{agents_table(record)}
-{kept_table(record)}
-{_legend(record)}
+{_tables(_agents(record))}
 </section>
 {sections}
 {_further_tables(record)}
@@ -180,18 +179,16 @@ def _missing(record: OverlapRecord) -> str:
     )
 
 
-def _legend(record: OverlapRecord) -> str:
-    retained = (
-        " <b>retained</b>: the share of the agent's own update that the merge carries."
-        if any(agent.retained is not None for agent in record.agents)
-        else ""
-    )
-    return (
-        "<p><b>active</b>: parameters that the agent changed by more than ε; <b>density</b>: their "
-        "share of all; <b>unique</b>: those that no other agent changed, <b>shared</b>: the rest; "
-        "<b>ρ</b> = shared / unique; <b>λ</b>: the factor on the unique ones, clipped where ρ "
-        f"exceeds α.{retained}</p>"
-    )
+def _agents(record: OverlapRecord) -> list[tables.Table]:
+    return [
+        tables.agent_table(record),
+        tables.degree_table(record),
+        *tables.kept_tables(record),
+    ]
+
+
+def _tables(found: Sequence[tables.Table]) -> str:
+    return "\n".join([*map(as_html, found), meanings(found)])
 
 
 def _section(figures: Any, record: OverlapRecord, section: Any) -> str:
@@ -231,11 +228,7 @@ def _options(options: tuple[str, ...]) -> str:
 
 
 def _further_tables(record: OverlapRecord) -> str:
-    tables = []
-    if record.pairwise:
-        tables.append(("Pairs in numbers", pairs_table(record.pairwise)))
-    if record.thresholds:
-        tables.append(("Values of ε in numbers", thresholds_table(record.thresholds)))
-    return "\n".join(
-        f"<section>\n<h2>{title}</h2>\n{content}\n</section>" for title, content in tables
-    )
+    found = [*tables.pair_tables(record), *tables.threshold_tables(record)]
+    if not found:
+        return ""
+    return f"<section>\n<h2>Pairs and thresholds in numbers</h2>\n{_tables(found)}\n</section>"

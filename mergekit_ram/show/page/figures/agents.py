@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import AgentRecord, OverlapRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 
 
@@ -52,9 +52,9 @@ def _density_in_words(agent: AgentRecord) -> str:
     return look.lines(
         look.plain(agent.model),
         f"density {wording.share(agent.density)}",
-        wording.interval(agent.interval, "density", wording.share),
+        look.interval(agent, "density", wording.share),
         f"active {wording.count(agent.active)}",
-        wording.interval(agent.interval, "active", wording.count),
+        look.interval(agent, "active", wording.count),
     )
 
 
@@ -107,7 +107,7 @@ def _degree_trace(record: OverlapRecord, others: int, colour: str) -> go.Bar:
             look.lines(
                 look.plain(agent.model),
                 f"{wording.degree(others)}: {wording.count(count)}, {wording.share(share)}",
-                wording.interval(agent.interval, "unique", wording.count) if not others else "",
+                look.interval(agent, "unique", wording.count) if not others else "",
             )
             for agent, count, share in zip(record.agents, counts, shares, strict=True)
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import AgentRecord, OverlapRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 
 METHODS = (
@@ -96,14 +96,14 @@ def _bars(
         orientation="h",
         x=values,
         y=[agent.label for agent in look.agents(record)],
-        text=[wording.figure(value) for value in values],
+        text=[wording.factor(value) for value in values],
         textposition="auto",
         textangle=0,
         hovertext=[
             look.lines(
                 look.plain(agent.model),
-                f"{title}: {wording.figure(value)}",
-                wording.interval(agent.interval, field, wording.figure),
+                f"{title}: {wording.factor(value)}",
+                look.interval(agent, field, wording.factor),
                 _effect(agent) if field == "realised_rescale" else "",
             )
             for agent, value in zip(agents, values, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 from mergekit_ram.show.page.layer_map import Cell, LayerMap
 

@@ -11,8 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from mergekit_ram.names import labels
 from mergekit_ram.record.schema import Interval, OverlapRecord
-from mergekit_ram.show.page.wording import labels
+from mergekit_ram.show import wording
 
 # Okabe and Ito's, in an order in which neighbours differ in lightness; grey for their black,
 # which a dark page would swallow.
@@ -123,6 +124,11 @@ def plain(name: str) -> str:
 def lines(*texts: str) -> str:
     """Texts below each other, without the empty ones."""
     return "<br>".join(text for text in texts if text)
+
+
+def interval(part: Any, field: str, form: wording.Form) -> str:
+    """The 95 % interval of a field of a part of a record; empty where it has none."""
+    return wording.interval((part.interval or {}).get(field), form)
 
 
 def steps(number: int) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import OverlapRecord, PairRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import tables, wording
 from mergekit_ram.show.page.figures import look
 
 CELL_WIDTH = 68
@@ -27,7 +27,7 @@ def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
         row, column = place[pair.first], place[pair.second]
         for one, other in ((row, column), (column, row)):
             values[one][other] = pair.jaccard
-            texts[one][other] = f"{wording.figure(pair.jaccard)}<br>{wording.count(pair.both)}"
+            texts[one][other] = f"{wording.factor(pair.jaccard)}<br>{wording.count(pair.both)}"
             hover[one][other] = _in_words(pair)
     names = [agent.label for agent in drawn]
     trace = go.Heatmap(
@@ -52,7 +52,7 @@ def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
         caption="In each cell the Jaccard index (parameters that both changed, divided by those "
         "that either changed: 0 is apart, 1 the same) and the number that both changed. Point "
         "at a cell, or see the table below, for the cosine of the two task vectors and the share "
-        "of sign conflicts there: parameters that one agent raised and the other lowered.",
+        "of opposite signs there: parameters that one agent raised and the other lowered.",
         plot=look.plot(
             [trace],
             NAMES_HEIGHT + CELL_HEIGHT * size,
@@ -68,16 +68,11 @@ def _empty(size: int) -> list[list[str]]:
 
 
 def _in_words(pair: PairRecord) -> str:
-    rows = (
-        ("both", "both", wording.count(pair.both), wording.count),
-        ("jaccard", "Jaccard", wording.figure(pair.jaccard), wording.figure),
-        ("cosine", "cosine", wording.figure(pair.cosine), wording.figure),
-        ("sign_conflicts", "sign conflicts", wording.share(pair.sign_conflicts), wording.share),
-    )
     return look.lines(
         f"{look.plain(pair.first)} and {look.plain(pair.second)}",
         *(
-            f"{title} {value} {wording.interval(pair.interval, field, form)}".rstrip()
-            for field, title, value, form in rows
+            f"{figure.title} {figure.cell(pair).text} "
+            f"{look.interval(pair, figure.field, figure.form)}".rstrip()
+            for figure in (tables.BOTH, tables.JACCARD, tables.COSINE, tables.CONFLICTS)
         ),
     )

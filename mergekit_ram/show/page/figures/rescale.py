@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from mergekit_ram.parameters import ALPHA, R
 from mergekit_ram.record.schema import AgentRecord, OverlapRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 
 LEAST_R = 0.3
@@ -47,7 +47,7 @@ class Present:
             return cls(r or (R.default,), alpha or (ALPHA.default,), words)
         words = " ".join(
             f"{name} differs by tensor: {wording.listed(values)} are marked, and the curves over "
-            f"the other setting hold it at {wording.figure(max(values))}."
+            f"the other setting hold it at {wording.setting(max(values))}."
             for name, values in (("r", r), ("α", alpha))
             if len(values) > 1
         )
@@ -84,7 +84,7 @@ def panels(record: OverlapRecord) -> tuple[look.Panel, ...]:
     over_r = Sweep(
         name="rescale-r",
         symbol="r",
-        held=f"α = {wording.figure(alpha)}",
+        held=f"α = {wording.setting(alpha)}",
         reading="The steeper its line, the larger the agent's ρ, as far as α.",
         marked=present.r,
         end=max(LEAST_R, BEYOND * r),
@@ -93,7 +93,7 @@ def panels(record: OverlapRecord) -> tuple[look.Panel, ...]:
     over_alpha = Sweep(
         name="rescale-alpha",
         symbol="α",
-        held=f"r = {wording.figure(r)}",
+        held=f"r = {wording.setting(r)}",
         reading="A curve is level from the agent's own ρ on; left of there α clips it. Where all "
         "agents are clipped, they have one λ, which then says nothing about them.",
         marked=present.alpha,
@@ -134,7 +134,7 @@ def _curve(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
         y=values,
         line=drawn.line,
         hovertext=[
-            f"{drawn.label}: λ {wording.factor(value)} at {sweep.symbol} {wording.figure(x)}"
+            f"{drawn.label}: λ {wording.factor(value)} at {sweep.symbol} {wording.setting(x)}"
             for x, value in zip(sweep.grid, values, strict=True)
         ],
         hoverinfo="text",
@@ -154,7 +154,7 @@ def _marks(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
         hovertext=[
             look.lines(
                 f"{drawn.label}, ρ {wording.ratio(agent.overlap_unique_ratio)}",
-                f"λ {wording.factor(value)} at the present {sweep.symbol}, {wording.figure(x)}",
+                f"λ {wording.factor(value)} at the present {sweep.symbol}, {wording.setting(x)}",
             )
             for x, value in zip(sweep.marked, values, strict=True)
         ],

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import OverlapRecord, ThresholdAgent, ThresholdRecord
-from mergekit_ram.show.page import wording
+from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 
 
@@ -100,7 +100,7 @@ def _epsilon_axis(found: Sequence[ThresholdRecord]) -> dict[str, Any]:
         "type": "log",
         "title": {"text": "ε"},
         "tickvals": epsilons,
-        "ticktext": [wording.figure(epsilon) for epsilon in epsilons],
+        "ticktext": [wording.setting(epsilon) for epsilon in epsilons],
     }
 
 
@@ -119,9 +119,9 @@ def _trace(agent: look.Agent, found: Sequence[ThresholdRecord], quantity: Quanti
         ),
         hovertext=[
             look.lines(
-                f"{agent.label}, ε {wording.figure(threshold.epsilon)}",
+                f"{agent.label}, ε {wording.setting(threshold.epsilon)}",
                 f"{quantity.title} {quantity.form(value)}",
-                wording.interval(point.interval, quantity.field, quantity.form),
+                look.interval(point, quantity.field, quantity.form),
                 f"active {wording.count(point.active)}, unique {wording.count(point.unique)}",
             )
             for threshold, point, value in zip(found, points, values, strict=True)

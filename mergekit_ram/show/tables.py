@@ -1,0 +1,287 @@
+"""A record's tables, described once for all places that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mergekit_ram.names import labels
+from mergekit_ram.record.schema import AgentRecord, Interval, OverlapRecord
+from mergekit_ram.show import wording
+
+TOP = 5
+"""Tensors and layers that are listed."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's name, and what it says in words."""
+
+    title: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure as text; of a sample, with the bounds of its 95 % interval."""
+
+    text: str
+    interval: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading, columns of which the first names, and rows of as many cells."""
+
+    heading: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A column whose cells are one field of a part of a record."""
+
+    field: str
+    title: str
+    form: wording.Form
+    meaning: str
+    missing: str = wording.NOTHING
+    """What stands where the field is null."""
+
+    def column(self) -> Column:
+        """The head of the column."""
+        return Column(self.title, self.meaning)
+
+    def cell(self, part: Any) -> Cell:
+        """The cell of one part of a record."""
+        value = getattr(part, self.field)
+        text = self.missing if value is None else wording.spanned(value, self.form)
+        bounds = (part.interval or {}).get(self.field) if value is not None else None
+        return _cell(text, bounds, self.form)
+
+
+def _cell(text: str, bounds: Interval | None, form: wording.Form) -> Cell:
+    return Cell(text, None if bounds is None else (form(bounds[0]), form(bounds[1])))
+
+
+AGENT = Column("agent", "a model that was trained from the base")
+WEIGHT = Figure("weight", "weight", wording.setting, "w, the factor on its task vector")
+DENSITY = Figure(
+    "density",
+    "density",
+    wording.share,
+    "of all parameters, the share that the agent changed by more than ε",
+)
+UNIQUE = Figure("unique", "unique", wording.count, "parameters that it alone changed")
+SHARED = Figure(
+    "shared", "shared", wording.count, "parameters that it and at least one other agent changed"
+)
+RATIO = Figure(
+    "overlap_unique_ratio", "ρ", wording.factor, "shared / unique", missing=wording.INFINITE
+)
+RESCALE = Figure(
+    "rescale", "λ", wording.factor, "1 + r · min(ρ, α), the factor on its unique parameters"
+)
+CLIPPED = Column("clipped", "whether α limits λ")
+KEPT = (
+    Figure(
+        "retained_mean", "by mean", wording.factor, "kept of its update by the mean of all updates"
+    ),
+    Figure("retained_ram", "by ram", wording.factor, "kept by ram, where λ is 1"),
+    Figure("retained_ram_plus", "by ram_plus", wording.factor, "kept by ram_plus"),
+)
+CONFIGURED = Figure(
+    "retained", "as configured", wording.factor, "kept by the merge as it is configured"
+)
+WHOLE_RESCALE = Figure(
+    "whole_rescale", "λ for 1", wording.factor, "the λ at which all of its update would be kept"
+)
+BOTH = Figure("both", "changed by both", wording.count, "parameters that both agents changed")
+JACCARD = Figure(
+    "jaccard",
+    "Jaccard index",
+    wording.factor,
+    "changed by both / changed by either: 0 is apart, 1 the same",
+)
+COSINE = Figure("cosine", "cosine", wording.factor, "of the two task vectors where both changed")
+CONFLICTS = Figure(
+    "sign_conflicts",
+    "opposite signs",
+    wording.share,
+    "of these parameters, the share that one agent raised and the other lowered",
+)
+UNIQUE_SHARE = Figure(
+    "unique_share",
+    "unique share",
+    wording.share,
+    "of its changed parameters, the share that it alone changed",
+)
+CHANGE = Figure(
+    "change", "changed", wording.share, "the share of its parameters that some agent changed"
+)
+
+
+def tables(record: OverlapRecord) -> Iterator[Table]:
+    """All that the record has figures for, in the order of reading."""
+    yield agent_table(record)
+    yield degree_table(record)
+    yield from kept_tables(record)
+    yield from pair_tables(record)
+    yield _top(record, "Tensors with the most change", Column("tensor", "by name"), record.tensors)
+    yield _top(record, "Layers with the most change", Column("layer", "by name"), record.layers)
+    yield from threshold_tables(record)
+
+
+def agent_table(record: OverlapRecord, *, whole_names: bool = False) -> Table:
+    """Density, counts, ρ_t and λ_t per agent.
+
+    Args:
+        record: of a merge or an inspection.
+        whole_names: for documents that are read far from the folders of the models.
+    """
+    weight = [WEIGHT] if any(agent.weight != 1 for agent in record.agents) else []
+    figures = (*weight, DENSITY, UNIQUE, SHARED, RATIO, RESCALE)
+    names = {agent.model: agent.model for agent in record.agents} if whole_names else None
+    table = _of_agents(record, "What each agent changed", figures, names)
+    rows = tuple(
+        (*row, Cell("yes" if agent.clipped else "no"))
+        for row, agent in zip(table.rows, record.agents, strict=True)
+    )
+    return Table(table.heading, (*table.columns, CLIPPED), rows)
+
+
+def degree_table(record: OverlapRecord) -> Table:
+    """Per agent, the shares of its active parameters by the number of other agents."""
+    degrees = range(max((len(agent.overlap_degree) for agent in record.agents), default=0))
+    columns = [
+        Column(
+            wording.degree(others),
+            f"the share that {others or 'no'} other agent{'s' if others != 1 else ''} changed too",
+        )
+        for others in degrees
+    ]
+    names = agent_names(record)
+    rows = [
+        [Cell(names[agent.model]), *(_degree_cell(agent, others) for others in degrees)]
+        for agent in record.agents
+    ]
+    return _table(record, "Of its changed parameters, changed by", [AGENT, *columns], rows)
+
+
+def _degree_cell(agent: AgentRecord, others: int) -> Cell:
+    if others >= len(agent.overlap_degree) or not agent.active:
+        return Cell(wording.NOTHING)
+    bounds = (agent.interval or {}).get(f"overlap_share.{others}")
+    return _cell(wording.share(agent.overlap_degree[others] / agent.active), bounds, wording.share)
+
+
+def kept_tables(record: OverlapRecord) -> Iterator[Table]:
+    """What a merge keeps of each update; nothing where the record does not know."""
+    stored = (
+        Figure(
+            "realised_rescale",
+            f"λ in {record.out_dtype}",
+            wording.factor,
+            "what is left of λ when the output is rounded",
+        ),
+        Figure(
+            "rescale_effect",
+            "unique values it changes",
+            wording.share,
+            "of its unique parameters, the share whose stored value λ changes at all",
+        ),
+    )
+    configured = [CONFIGURED] if is_own_way(record) else []
+    figures = [*KEPT, *configured, WHOLE_RESCALE, *stored]
+    known = [
+        figure
+        for figure in figures
+        if any(getattr(agent, figure.field) is not None for agent in record.agents)
+    ]
+    if known:
+        yield _of_agents(record, "What the merge keeps of its update (1 = whole)", known)
+
+
+def is_own_way(record: OverlapRecord) -> bool:
+    """Whether what is configured keeps another share than each of the named ways."""
+    agents = record.agents
+    values = [agent.retained for agent in agents]
+    others = [[getattr(agent, figure.field) for agent in agents] for figure in KEPT]
+    return any(value is not None for value in values) and values not in others
+
+
+def pair_tables(record: OverlapRecord) -> Iterator[Table]:
+    """A row per pair of agents; nothing where the record has none."""
+    if not record.pairwise:
+        return
+    names = agent_names(record)
+    figures = (BOTH, JACCARD, COSINE, CONFLICTS)
+    columns = [AGENT, Column("and", "the other agent"), *(figure.column() for figure in figures)]
+    rows = [
+        [
+            Cell(names[pair.first]),
+            Cell(names[pair.second]),
+            *(figure.cell(pair) for figure in figures),
+        ]
+        for pair in record.pairwise
+    ]
+    yield _table(record, "Where two agents meet", columns, rows)
+
+
+def threshold_tables(record: OverlapRecord) -> Iterator[Table]:
+    """A row per agent and ε; nothing where the record has one ε alone."""
+    if record.thresholds is None:
+        return
+    names = agent_names(record)
+    figures = (DENSITY, UNIQUE_SHARE, RATIO, RESCALE)
+    columns = [
+        AGENT,
+        Column("ε", "the threshold of activity"),
+        *(figure.column() for figure in figures),
+    ]
+    rows = [
+        [
+            Cell(names[agent.model]),
+            Cell(wording.setting(threshold.epsilon)),
+            *(figure.cell(agent) for figure in figures),
+        ]
+        for number in range(len(record.agents))
+        for threshold in record.thresholds
+        for agent in [threshold.agents[number]]
+    ]
+    yield _table(record, "By threshold", columns, rows)
+
+
+def _top(record: OverlapRecord, heading: str, name: Column, parts: Sequence[Any]) -> Table:
+    ranked = sorted(parts, key=lambda part: (-part.change, part.name))[:TOP]
+    rows = [[Cell(part.name), CHANGE.cell(part)] for part in ranked]
+    return _table(record, heading, [name, CHANGE.column()], rows)
+
+
+def agent_names(record: OverlapRecord) -> dict[str, str]:
+    """The short name of each agent, by its whole one."""
+    models = [agent.model for agent in record.agents]
+    return dict(zip(models, labels(models), strict=True))
+
+
+def _of_agents(
+    record: OverlapRecord,
+    heading: str,
+    figures: Sequence[Figure],
+    names: Mapping[str, str] | None = None,
+) -> Table:
+    names = names or agent_names(record)
+    rows = [
+        [Cell(names[agent.model]), *(figure.cell(agent) for figure in figures)]
+        for agent in record.agents
+    ]
+    return _table(record, heading, [AGENT, *(figure.column() for figure in figures)], rows)
+
+
+def _table(
+    record: OverlapRecord, heading: str, columns: Iterable[Column], rows: Iterable[Sequence[Cell]]
+) -> Table:
+    kind = " (estimate)" if record.sample is not None else ""
+    return Table(heading + kind, tuple(columns), tuple(map(tuple, rows)))
