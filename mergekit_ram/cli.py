@@ -6,37 +6,18 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from mergekit_ram import __version__
 from mergekit_ram.errors import InputError
+from mergekit_ram.options import Chosen, with_reading_options
 
 if TYPE_CHECKING:
-    from mergekit.options import MergeOptions
-
     from mergekit_ram.record.schema import OverlapRecord
-
-SHARED_OPTIONS = frozenset(
-    {
-        "allow_crimes",
-        "cuda",
-        "device",
-        "lazy_unpickle",
-        "lora_merge_cache",
-        "lora_merge_dtype",
-        "num_threads",
-        "quiet",
-        "transformers_cache",
-        "trust_remote_code",
-        "unsafe_truncate_embeddings",
-        "verbosity",
-    }
-)
-"""mergekit's options on loading, tokenizers and devices; the others are about writing."""
 
 EXIT_FINDINGS = 3
 STANDARD_OUTPUT = "-"
@@ -46,18 +27,6 @@ STANDARD_OUTPUT = "-"
 @click.version_option(__version__, package_name="mergekit-ram")
 def main() -> None:
     """See what agents changed in their base, and what a merge by RAM or RAM+ keeps of it."""
-
-
-def _with_merge_options(command: Callable[..., None]) -> Callable[..., None]:
-    """mergekit's own options, as far as they concern reading models."""
-    from mergekit.options import MergeOptions, add_merge_options
-
-    wrapped: Any = add_merge_options(command)
-    left_out = MergeOptions.model_fields.keys() - SHARED_OPTIONS
-    wrapped.__click_params__ = [
-        option for option in wrapped.__click_params__ if option.name not in left_out
-    ]
-    return wrapped  # type: ignore[no-any-return]
 
 
 class _ManyValues(click.Command):
@@ -91,7 +60,9 @@ def _is_number(text: str) -> bool:
 
 
 @main.command(cls=_ManyValues, short_help="Show what agents changed, before or after a merge.")
-@click.argument("source", metavar="CONFIG.yml|FOLDER", type=click.Path(path_type=Path, exists=True))
+@click.argument(
+    "source", metavar="CONFIG.yml|FOLDER|RECORD.json", type=click.Path(path_type=Path, exists=True)
+)
 @click.option(
     "--json",
     "json_file",
@@ -128,7 +99,7 @@ def _is_number(text: str) -> bool:
 @click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
 )
-@_with_merge_options
+@with_reading_options
 def inspect(
     source: Path,
     json_file: str | None,
@@ -138,13 +109,13 @@ def inspect(
     seed: int,
     realised: bool,
     strict: bool,
-    merge_options: MergeOptions,
+    chosen: Chosen,
 ) -> None:
     """Show what agents changed, before a merge or after it; no weights are written.
 
     CONFIG.yml is what mergekit-yaml takes, of any merge method: the base and the models are
     read, and compared as ram_plus would. FOLDER is the output of a merge by ram or ram_plus,
-    whose own record is shown again without reading any model.
+    and RECORD.json what --json wrote: these are shown again without reading any model.
 
     \b
     Before a merge:
@@ -157,15 +128,16 @@ def inspect(
       mergekit-ram inspect merge.yml --quiet --json - | jq '.agents[].density'
     After a merge:
       mergekit-ram inspect ./merged
+    Measured on a cluster, read at home:
+      mergekit-ram inspect overlap.json --html overlap.html
 
     Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
     """
     _check_outputs(json_file, html_file)
-    merge_options.apply_global_options()  # type: ignore[no-untyped-call]
-    if source.is_dir():
+    if is_record(source):
         record = _recorded(source, epsilons, fraction)
     else:
-        record = _inspected(source, epsilons, fraction, seed, realised, merge_options)
+        record = _inspected(source, epsilons, fraction, seed, realised, chosen)
     _give_out(record, json_file, html_file)
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
@@ -186,14 +158,26 @@ def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
         check_available()
 
 
-def _recorded(folder: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
+def is_record(source: Path) -> bool:
+    """Whether a path is to be shown again, and no recipe: YAML may well be JSON too."""
+    if source.is_dir():
+        return True
+    try:
+        found = json.loads(source.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return source.suffix == ".json"
+    is_recipe = isinstance(found, dict) and "merge_method" in found and "agents" not in found
+    return not is_recipe and (source.suffix == ".json" or "schema_version" in found)
+
+
+def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
     from mergekit_ram.record.schema import RECORD_NAME, read_record
 
     if epsilons or fraction is not None:
         raise click.UsageError(
             "--epsilon and --sample read models, and a record has none: give the YAML file."
         )
-    return read_record(folder / RECORD_NAME)
+    return read_record(source / RECORD_NAME if source.is_dir() else source)
 
 
 def _inspected(
@@ -202,7 +186,7 @@ def _inspected(
     fraction: float | None,
     seed: int,
     realised: bool,
-    options: MergeOptions,
+    chosen: Chosen,
 ) -> OverlapRecord:
     from mergekit_ram.inspection.configuration import read_config
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
@@ -210,7 +194,7 @@ def _inspected(
 
     return inspect_merge(
         read_config(path),
-        options,
+        chosen.applied(),
         epsilons=tuple(sorted(set(epsilons))),
         sample=None if fraction is None else Sample(fraction, seed),
         realised=realised,

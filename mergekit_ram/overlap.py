@@ -9,6 +9,10 @@ from itertools import zip_longest
 
 from pydantic import BaseModel, computed_field, model_validator
 
+DEFAULT_R = 0.1
+DEFAULT_ALPHA = 2.0
+"""The paper's r and α."""
+
 SUSPICIOUS_DENSITY = 0.95
 """Share of changed parameters above which an agent is hardly a sparse one of this base."""
 

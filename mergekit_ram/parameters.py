@@ -8,6 +8,7 @@ from mergekit.merge_methods.base import ParameterScope, ParameterSpec
 from pydantic import Field, ValidationError
 
 from mergekit_ram.errors import ParameterError
+from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -58,8 +59,8 @@ EPSILON = _parameter("epsilon", NotNegative, 1e-5, "a finite number ≥ 0")
 SCALE = _parameter("scale", NotNegative, 1.0, "a finite number ≥ 0")
 WEIGHT = _parameter("weight", Finite, 1.0, "a finite number", per_agent=True)
 OVERLAP_POWER = _parameter("overlap_power", UnitInterval, 1.0, "a finite number from 0 to 1")
-R = _parameter("r", NotNegative, 0.1, "a finite number ≥ 0")
-ALPHA = _parameter("alpha", NotNegative, 2.0, "a finite number ≥ 0")
+R = _parameter("r", NotNegative, DEFAULT_R, "a finite number ≥ 0")
+ALPHA = _parameter("alpha", NotNegative, DEFAULT_ALPHA, "a finite number ≥ 0")
 RESCALE = _parameter(
     "rescale",
     NotNegative | None,

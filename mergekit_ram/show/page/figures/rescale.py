@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from mergekit_ram.parameters import ALPHA, R
+from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
 from mergekit_ram.record.schema import AgentRecord, OverlapRecord
 from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
@@ -42,9 +42,9 @@ class Present:
         if not r or not alpha:
             words = (
                 f"{record.merge_method} itself has no λ: drawn are the defaults of ram_plus, "
-                f"r = {R.default:g} and α = {ALPHA.default:g}."
+                f"r = {DEFAULT_R:g} and α = {DEFAULT_ALPHA:g}."
             )
-            return cls(r or (R.default,), alpha or (ALPHA.default,), words)
+            return cls(r or (DEFAULT_R,), alpha or (DEFAULT_ALPHA,), words)
         words = " ".join(
             f"{name} differs by tensor: {wording.listed(values)} are marked, and the curves over "
             f"the other setting hold it at {wording.setting(max(values))}."
