@@ -13,6 +13,14 @@ DEFAULT_R = 0.1
 DEFAULT_ALPHA = 2.0
 """The paper's r and α."""
 
+LARGE_RESCALE = 2.0
+"""λ above which an agent's unique updates are more than doubled."""
+
+LARGE_RESCALE_ADVICE = (
+    "its unique updates are exaggerated, where the paper's λ is 1.2 at most. Take a smaller r or "
+    "alpha (the defaults are 0.1 and 2), or a smaller rescale."
+)
+
 SUSPICIOUS_DENSITY = 0.95
 """Share of changed parameters above which an agent is hardly a sparse one of this base."""
 

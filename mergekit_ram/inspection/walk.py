@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import tqdm
 from mergekit.common import dtype_from_name
 from mergekit.merge_methods.base import PerInputValues, TensorGroup
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
@@ -19,6 +18,7 @@ from mergekit_ram.kernels import energies
 from mergekit_ram.merges.groups import LoadedGroup, Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.overlap import OverlapStatistics
+from mergekit_ram.progress import progress
 from mergekit_ram.tensors import agent_name, agents_at_work, base_of, count_group, merge_group
 
 
@@ -57,7 +57,7 @@ class Walk:
     ) -> Iterator[tuple[ExecuteMergeMethodTask, LoadedGroup, list[TensorGroup]]]:
         tokenizers: Tokenizers = {}
         started, read = time.perf_counter(), 0
-        bar = tqdm.tqdm(self.merges, desc=title, unit="tensor", disable=self.quiet)
+        bar = progress(self.merges, title, unit="tensor", quiet=self.quiet)
         for merge in bar:
             # A sample is drawn before anything is moved.
             loaded = load_group(merge, tokenizers, torch.device("cpu"))

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import tqdm
 from mergekit.common import ImmutableMap, ModelReference
 from mergekit.graph import Task
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
@@ -35,6 +34,7 @@ from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.methods import needs_counting, with_rescale
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
 from mergekit_ram.tensors import count_group, counting_merges
 
@@ -116,8 +116,8 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         device = torch.device(self.device) if self.device else anchor.device
         tokenizers: Tokenizers = {}
         counted: list[TensorOverlap] = []
-        for merge in tqdm.tqdm(
-            self._ledger.merges, desc="Counting overlaps", unit="tensor", disable=self.quiet
+        for merge in progress(
+            self._ledger.merges, "Counting overlaps", unit="tensor", quiet=self.quiet
         ):
             loaded = load_group(merge, tokenizers, device)
             if loaded is not None:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mergekit_ram.overlap import SUSPICIOUS_DENSITY
+from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
 from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting
+from mergekit_ram.record.untouched import untouched_parts
 
 FEW_UNIQUE = 0.01
 """Share of unique among its changed parameters below which λ has nothing to act on."""
+
+MOSTLY_SHARED = 4.0
+"""ρ from which on, in every agent, RAM at its defaults loses; measured in docs/results.md."""
+
+ANOTHER_RULE = (
+    "Take ram_directions, a lower overlap_power (0.5 or 0.25), or tuned task arithmetic; "
+    "docs/results.md has what each gave."
+)
 
 HALF = 0.5
 """Of λ − 1: less than that survives the output dtype."""
 
 NAMED = 3
-"""Tensors that a finding names."""
+"""Parts of the model that a finding names."""
 
 
 def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
@@ -31,16 +40,28 @@ def _about_all(record: OverlapRecord) -> Iterator[Finding]:
         yield Finding(
             code="all-clipped",
             text="Every agent's ρ is above α, so that all get the same λ: it says nothing about "
-            "them. A larger alpha would tell them apart.",
+            "them. That is no reason for a larger alpha, which would only exaggerate the few "
+            "parameters that each changed alone.",
         )
-    untouched = [tensor.name for tensor in record.tensors if tensor.numel and not tensor.change]
-    if untouched and changing:
+    if len(changing) > 1 and all(map(_shares_most, changing)):
+        yield Finding(
+            code="same-weights",
+            text=f"Every agent shares at least {MOSTLY_SHARED:g} of its changed parameters for "
+            "each that is its own (ρ): they changed the same weights, and RAM is then near the "
+            f"mean, which dilutes them. {ANOTHER_RULE}",
+        )
+    untouched = list(untouched_parts(record.tensors)) if changing else []
+    if untouched:
         more = f" and {len(untouched) - NAMED} more" if len(untouched) > NAMED else ""
         yield Finding(
             code="untouched-tensors",
-            text=f"{len(untouched)} of {len(record.tensors)} tensors were changed by no agent: "
-            f"{', '.join(untouched[:NAMED])}{more}.",
+            text=f"Changed by no agent: {', '.join(untouched[:NAMED])}{more}.",
         )
+
+
+def _shares_most(agent: AgentRecord) -> bool:
+    ratio = agent.overlap_unique_ratio
+    return ratio is None or ratio >= MOSTLY_SHARED
 
 
 def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
@@ -61,8 +82,14 @@ def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
         yield Finding(
             code="few-unique",
             text=f"Of what {agent.model} changed, {100 * agent.unique / agent.active:.2g} % is "
-            "unique: RAM dilutes it as averaging does, and λ has next to nothing to act on. A "
-            "lower overlap_power is worth a try.",
+            "unique: RAM dilutes it as averaging does, and λ has next to nothing to act on. "
+            f"{ANOTHER_RULE}",
+        )
+    largest = max(agent.rescale) if isinstance(agent.rescale, tuple) else agent.rescale
+    if largest > LARGE_RESCALE:
+        yield Finding(
+            code="large-rescale",
+            text=f"λ of {agent.model} is {largest:.4g}: {LARGE_RESCALE_ADVICE}",
         )
     yield from _about_rounding(agent, record)
 

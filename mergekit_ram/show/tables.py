@@ -3,124 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from mergekit_ram.names import labels
-from mergekit_ram.record.schema import AgentRecord, Interval, OverlapRecord
+from mergekit_ram.record.schema import (
+    AgentRecord,
+    LayerRecord,
+    OverlapRecord,
+    TensorRecord,
+)
 from mergekit_ram.show import wording
+from mergekit_ram.show.columns import (
+    AGENT,
+    BOTH,
+    CHANGE,
+    CLIPPED,
+    CONFIGURED,
+    CONFLICTS,
+    COSINE,
+    DENSITY,
+    JACCARD,
+    KEPT,
+    LAYER,
+    RATIO,
+    RESCALE,
+    SHARED,
+    TENSOR,
+    UNIQUE,
+    UNIQUE_SHARE,
+    WEIGHT,
+    WHOLE_RESCALE,
+    Cell,
+    Column,
+    Figure,
+    Table,
+    figure_cell,
+)
+
+Part = TypeVar("Part", TensorRecord, LayerRecord)
 
 TOP = 5
 """Tensors and layers that are listed."""
 
-
-@dataclass(frozen=True)
-class Column:
-    """A column's name, and what it says in words."""
-
-    title: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A figure as text; of a sample, with the bounds of its 95 % interval."""
-
-    text: str
-    interval: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A heading, columns of which the first names, and rows of as many cells."""
-
-    heading: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A column whose cells are one field of a part of a record."""
-
-    field: str
-    title: str
-    form: wording.Form
-    meaning: str
-    missing: str = wording.NOTHING
-    """What stands where the field is null."""
-
-    def column(self) -> Column:
-        """The head of the column."""
-        return Column(self.title, self.meaning)
-
-    def cell(self, part: Any) -> Cell:
-        """The cell of one part of a record."""
-        value = getattr(part, self.field)
-        text = self.missing if value is None else wording.spanned(value, self.form)
-        bounds = (part.interval or {}).get(self.field) if value is not None else None
-        return _cell(text, bounds, self.form)
-
-
-def _cell(text: str, bounds: Interval | None, form: wording.Form) -> Cell:
-    return Cell(text, None if bounds is None else (form(bounds[0]), form(bounds[1])))
-
-
-AGENT = Column("agent", "a model that was trained from the base")
-WEIGHT = Figure("weight", "weight", wording.setting, "w, the factor on its task vector")
-DENSITY = Figure(
-    "density",
-    "density",
-    wording.share,
-    "of all parameters, the share that the agent changed by more than ε",
-)
-UNIQUE = Figure("unique", "unique", wording.count, "parameters that it alone changed")
-SHARED = Figure(
-    "shared", "shared", wording.count, "parameters that it and at least one other agent changed"
-)
-RATIO = Figure(
-    "overlap_unique_ratio", "ρ", wording.factor, "shared / unique", missing=wording.INFINITE
-)
-RESCALE = Figure(
-    "rescale", "λ", wording.factor, "1 + r · min(ρ, α), the factor on its unique parameters"
-)
-CLIPPED = Column("clipped", "whether α limits λ")
-KEPT = (
-    Figure(
-        "retained_mean", "by mean", wording.factor, "kept of its update by the mean of all updates"
-    ),
-    Figure("retained_ram", "by ram", wording.factor, "kept by ram, where λ is 1"),
-    Figure("retained_ram_plus", "by ram_plus", wording.factor, "kept by ram_plus"),
-)
-CONFIGURED = Figure(
-    "retained", "as configured", wording.factor, "kept by the merge as it is configured"
-)
-WHOLE_RESCALE = Figure(
-    "whole_rescale", "λ for 1", wording.factor, "the λ at which all of its update would be kept"
-)
-BOTH = Figure("both", "changed by both", wording.count, "parameters that both agents changed")
-JACCARD = Figure(
-    "jaccard",
-    "Jaccard index",
-    wording.factor,
-    "changed by both / changed by either: 0 is apart, 1 the same",
-)
-COSINE = Figure("cosine", "cosine", wording.factor, "of the two task vectors where both changed")
-CONFLICTS = Figure(
-    "sign_conflicts",
-    "opposite signs",
-    wording.share,
-    "of these parameters, the share that one agent raised and the other lowered",
-)
-UNIQUE_SHARE = Figure(
-    "unique_share",
-    "unique share",
-    wording.share,
-    "of its changed parameters, the share that it alone changed",
-)
-CHANGE = Figure(
-    "change", "changed", wording.share, "the share of its parameters that some agent changed"
-)
+LARGE_SHARE = 0.01
+LARGE_AS_AVERAGE = 0.5
+"""Of all parameters, and of an average tensor: of large models hardly one tensor has 1 %."""
 
 
 def tables(record: OverlapRecord) -> Iterator[Table]:
@@ -129,8 +56,8 @@ def tables(record: OverlapRecord) -> Iterator[Table]:
     yield degree_table(record)
     yield from kept_tables(record)
     yield from pair_tables(record)
-    yield _top(record, "Tensors with the most change", Column("tensor", "by name"), record.tensors)
-    yield _top(record, "Layers with the most change", Column("layer", "by name"), record.layers)
+    yield _top(record, "Tensors with the most change", TENSOR, _large(record.tensors))
+    yield _top(record, "Layers with the most change", LAYER, _large(record.layers))
     yield from threshold_tables(record)
 
 
@@ -174,7 +101,9 @@ def _degree_cell(agent: AgentRecord, others: int) -> Cell:
     if others >= len(agent.overlap_degree) or not agent.active:
         return Cell(wording.NOTHING)
     bounds = (agent.interval or {}).get(f"overlap_share.{others}")
-    return _cell(wording.share(agent.overlap_degree[others] / agent.active), bounds, wording.share)
+    return figure_cell(
+        wording.share(agent.overlap_degree[others] / agent.active), bounds, wording.share
+    )
 
 
 def kept_tables(record: OverlapRecord) -> Iterator[Table]:
@@ -252,6 +181,16 @@ def threshold_tables(record: OverlapRecord) -> Iterator[Table]:
         for agent in [threshold.agents[number]]
     ]
     yield _table(record, "By threshold", columns, rows)
+
+
+def _large(parts: Sequence[Part]) -> list[Part]:
+    """Parts that count: above 1 % of the model, or not far below the average one.
+
+    Of a bias that is nearly nothing of the model 80 % are quickly changed.
+    """
+    whole = sum(part.numel for part in parts)
+    least = min(LARGE_SHARE * whole, LARGE_AS_AVERAGE * whole / max(len(parts), 1))
+    return [part for part in parts if part.numel > least]
 
 
 def _top(record: OverlapRecord, heading: str, name: Column, parts: Sequence[Any]) -> Table:

@@ -6,7 +6,8 @@ from tabulate import tabulate
 
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import wording
-from mergekit_ram.show.tables import Cell, Table, agent_names, tables
+from mergekit_ram.show.columns import Cell, Table
+from mergekit_ram.show.tables import agent_names, tables
 
 
 def as_text(record: OverlapRecord) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from mergekit_ram.errors import InputError, MissingExtraError
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import tables, wording
+from mergekit_ram.show.columns import Table
 from mergekit_ram.show.page.markup import as_html, meanings
 
 # No address is allowed to be loaded from, so that nothing leaves the reader's machine.
@@ -179,7 +180,7 @@ def _missing(record: OverlapRecord) -> str:
     )
 
 
-def _agents(record: OverlapRecord) -> list[tables.Table]:
+def _agents(record: OverlapRecord) -> list[Table]:
     return [
         tables.agent_table(record),
         tables.degree_table(record),
@@ -187,7 +188,7 @@ def _agents(record: OverlapRecord) -> list[tables.Table]:
     ]
 
 
-def _tables(found: Sequence[tables.Table]) -> str:
+def _tables(found: Sequence[Table]) -> str:
     return "\n".join([*map(as_html, found), meanings(found)])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from mergekit_ram.show.tables import Cell, Column, Table
+from mergekit_ram.show.columns import Cell, Column, Table
 
 
 def as_html(table: Table) -> str:

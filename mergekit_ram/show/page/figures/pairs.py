@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import OverlapRecord, PairRecord
-from mergekit_ram.show import tables, wording
+from mergekit_ram.show import columns, wording
 from mergekit_ram.show.page.figures import look
 
 CELL_WIDTH = 68
@@ -73,6 +73,6 @@ def _in_words(pair: PairRecord) -> str:
         *(
             f"{figure.title} {figure.cell(pair).text} "
             f"{look.interval(pair, figure.field, figure.form)}".rstrip()
-            for figure in (tables.BOTH, tables.JACCARD, tables.COSINE, tables.CONFLICTS)
+            for figure in (columns.BOTH, columns.JACCARD, columns.COSINE, columns.CONFLICTS)
         ),
     )
