@@ -30,29 +30,29 @@ def _value(name: str, text: str, *more: str, kind: type = str) -> click.Option:
 
 
 READING_OPTIONS = (
-    _switch("allow_crimes", "Allow mixing architectures"),
+    _switch("allow_crimes", "Let models of different architectures meet."),
     _switch(
         "unsafe_truncate_embeddings",
-        "UNSAFE: discard trailing embedding rows to match the smallest vocabulary. Assumes "
-        "identical token IDs; use tokenizer configuration instead.",
+        "Cut all vocabularies to the shortest one. Right only where equal ids mean equal tokens; "
+        "`tokenizer:` in the YAML aligns them by name.",
     ),
-    _value("transformers_cache", "Override storage path for downloaded models"),
-    _value("lora_merge_cache", "Path to store merged LORA models"),
-    _value("lora_merge_dtype", "Override dtype when applying LoRAs"),
-    _switch("cuda", "Perform matrix arithmetic on GPU"),
-    _value("device", "Perform matrix arithmetic on specified device"),
-    _switch("trust_remote_code", "Trust remote code from huggingface repos (danger)"),
-    _switch("lazy_unpickle", "Experimental lazy unpickler for lower memory usage"),
+    _value("transformers_cache", "Folder for models that are downloaded."),
+    _value("lora_merge_cache", "Folder for models that an adapter was merged into."),
+    _value("lora_merge_dtype", "Dtype in which adapters are merged."),
+    _switch("cuda", "Compute on a GPU."),
+    _value("device", "Compute on this device, as torch names it."),
+    _switch("trust_remote_code", "Run code that comes with a model. Only for models you trust."),
+    _switch("lazy_unpickle", "Read pickled checkpoints piece by piece, in less memory."),
     click.Option(
         ["-v", "verbosity"],
         type=int,
         count=True,
         default=0,
-        help="Verbose logging (repeat for more verbosity)",
+        help="Say more; -vv says most.",
         show_default=False,
     ),
-    _switch("quiet", "Suppress progress bars and other non-essential output"),
-    _value("num_threads", "Number of threads to use for parallel CPU operations", "-j", kind=int),
+    _switch("quiet", "No progress bars."),
+    _value("num_threads", "Threads of the arithmetic on the CPU.", "-j", kind=int),
 )
 """The others of mergekit's are about writing."""
 
