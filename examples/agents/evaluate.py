@@ -27,7 +27,9 @@ ACCURACY_WIDTH = 9
     "Held-out prompts per task; fewer are quicker and less exact.",
     most=PROMPTS_PER_TASK,
 )
-@count("--threads", 2, "CPU threads to use.")
+@count(
+    "--threads", 1, "CPU threads to use; more are slower where other programs use the cores too."
+)
 def main(models: tuple[Path, ...], prompts: int, threads: int) -> None:
     """Print the accuracy of each MODEL on the three tasks add, reverse and sort.
 

@@ -56,7 +56,7 @@ def chosen(results: Results) -> str:
         for condition in results.conditions:
             labels = [row["chosen"] for _, row in sorted(results.tuned(condition, name).items())]
             rows.append([name, condition, "; ".join(_short(label) for label in labels)])
-    return cells.markdown(["grid", "agents", "chosen, by base"], rows).replace("--:", "---")
+    return cells.markdown(["grid", "agents", "chosen, by base"], rows)
 
 
 def sweep(results: Results, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 
@@ -9,12 +10,21 @@ from benchmarks.agents.findings.results import BySeed
 from benchmarks.agents.findings.spread import PairedDifference, summarise
 
 NOTHING = "–"
+NUMBER = re.compile(r"[-+−]?\d[\d.,]*(?![\w.])")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; the first column is text, the others are numbers."""
-    lines = [list(head), ["---"] + ["--:"] * (len(head) - 1), *rows]
+    """A table, columns of text on the left and those of numbers on the right."""
+    body = list(rows)
+    sides = ["--:" if _is_of_numbers(column) else "---" for column in zip(*body, strict=True)]
+    lines = [list(head), sides or ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _is_of_numbers(column: Sequence[str]) -> bool:
+    """Most of its cells are; cells without anything do not count."""
+    said = [cell for cell in column if cell and cell != NOTHING]
+    return 2 * sum(NUMBER.match(cell) is not None for cell in said) > len(said)
 
 
 def mean(values: BySeed) -> str:

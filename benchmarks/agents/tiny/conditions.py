@@ -14,11 +14,13 @@ class Condition:
     """One way to make three agents from a base; ``seeds`` bases have such agents at most.
 
     Agents are stored in bfloat16, or in float32 where they are to be dense: rounding would
-    take the small updates away. ``detailed`` ones get the tables of pairs and of one parameter.
+    take the small updates away. ``words`` are the five under the name in the figure, and
+    ``detailed`` ones get the tables of pairs and of one parameter.
     """
 
     name: str
     title: str
+    words: str
     seeds: int
     recipes: tuple[Recipe, ...]
     architecture: str = "qwen2"
@@ -44,10 +46,18 @@ def _recipes(
 SUBNETWORKS = _recipes((5e-4, 3e-4, 2e-4), shares=(0.20, 0.50, 0.35))
 
 CONDITIONS = (
-    Condition("subnetworks", "GRPO, Adam on random subnetworks", 5, SUBNETWORKS, detailed=True),
+    Condition(
+        "subnetworks",
+        "GRPO, Adam on random subnetworks",
+        "GRPO, each its own weights",
+        5,
+        SUBNETWORKS,
+        detailed=True,
+    ),
     Condition(
         "dense",
         "GRPO, Adam on all weights, float32",
+        "GRPO, all weights, in float32",
         3,
         _recipes((3e-4, 2e-4, 2e-4)),
         stored_in_bf16=False,
@@ -55,18 +65,21 @@ CONDITIONS = (
     Condition(
         "bf16-adam",
         "GRPO, Adam on bfloat16 weights",
+        "GRPO, bfloat16 weights, by Adam",
         2,
         _recipes((1e-4, 1e-4, 1e-4), bf16_weights=True),
     ),
     Condition(
         "bf16-sgd",
         "GRPO, SGD on bfloat16 weights",
+        "GRPO, bfloat16 weights, by SGD",
         2,
         _recipes((0.1, 0.1, 0.1), optimizer="sgd", bf16_weights=True),
     ),
     Condition(
         "supervised",
         "supervised fine-tuning, Adam, float32",
+        "shown right answers, no rewards",
         3,
         _recipes((2e-4, 2e-4, 2e-4)),
         supervised=True,
@@ -75,6 +88,7 @@ CONDITIONS = (
     Condition(
         "llama",
         "GRPO, Adam on random subnetworks, Llama architecture",
+        "subnetworks in a Llama model",
         1,
         SUBNETWORKS,
         architecture="llama",
