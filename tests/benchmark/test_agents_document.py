@@ -77,3 +77,14 @@ def test_whatever_quotes_the_small_scale_says_that_it_is_one_seed_with_one_faile
         words = " ".join(paragraph.split())
         assert "one seed" in words
         assert "one of its three agents" in words
+
+
+def test_the_evaluation_takes_one_thread_unless_it_is_told_another_number():
+    import evaluate  # a script of examples/agents
+
+    printed = " ".join(CliRunner().invoke(evaluate.main, ["--help"]).output.split())
+    (said,) = re.findall(r"--threads INTEGER RANGE (.*?)\[default: (\d+)", printed)
+    assert said == (
+        "CPU threads to use; more are slower where other programs use the cores too. ",
+        "1",
+    )
