@@ -14,15 +14,16 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import wrapt
 from mergekit.merge_methods.base import MergeMethod
 
 from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch, version
 from mergekit_ram.methods import RamMerge, RamPlusMerge
+from mergekit_ram.patches import PATCHING, put, undo, wrap
 
 if TYPE_CHECKING:
     from mergekit.config import MergeConfiguration
@@ -37,6 +38,9 @@ LOG = logging.getLogger("mergekit_ram")
 PLANNER_MODULE = "mergekit.plan"
 MERGE_MODULE = "mergekit.merge"
 RAW_PLANNER_MODULE = "mergekit.scripts.merge_raw_pytorch"
+EXECUTORS = (("mergekit.graph", "Executor"), ("mergekit.multigpu_executor", "MultiGPUExecutor"))
+LAST_FUNCTION = "_copy_tagalong_files"
+"""Of :data:`MERGE_MODULE`, which ``run_merge`` calls last."""
 
 PLANNER_ATTRIBUTES = ("_plan", "plan_to_disk", "plan_in_memory")
 
@@ -56,9 +60,9 @@ class _Plan:
         return MergeRecorder.of(self.method, self.ledger, self.output)
 
 
-_undo: list[Callable[[], None]] = []
 _plans: weakref.WeakKeyDictionary[Any, _Plan] = weakref.WeakKeyDictionary()
-_last_recorded: list[tuple[Any, MergeRecorder]] = []
+_recorded: ContextVar[tuple[Any, MergeRecorder] | None] = ContextVar("recorded", default=None)
+"""Configuration and recorder of the merge that this thread writes, until its card is made."""
 
 
 def register(registry: ModuleType) -> None:
@@ -67,15 +71,15 @@ def register(registry: ModuleType) -> None:
     Raises:
         HostError: mergekit's version or what is found in it is not what this version knows.
     """
-    if _undo:
-        return
-    check_version()
-    table = getattr(registry, "_METHODS", None)
-    if not isinstance(table, dict):
-        raise mismatch("the table registry._METHODS")
-    for method in (RamMerge(), RamPlusMerge()):
-        _undo.append(_restorer(table, method.spec.name))
-        table[method.spec.name] = method
+    with PATCHING:
+        if undo:
+            return
+        check_version()
+        table = getattr(registry, "_METHODS", None)
+        if not isinstance(table, dict):
+            raise mismatch("the table registry._METHODS")
+        for method in (RamMerge(), RamPlusMerge()):
+            put(table, method.spec.name, method)
 
 
 def patch_planners() -> None:
@@ -84,44 +88,28 @@ def patch_planners() -> None:
     Raises:
         HostError: a planner does not look as this version knows it.
     """
-    _patch_planner()
-    _patch_raw_planner()
-    _patch_card()
+    with PATCHING:
+        _patch_planner()
+        _patch_raw_planner()
+        _patch_card()
+        _patch_ends()
 
 
 def uninstall() -> None:
     """Give mergekit back every name that was replaced, in reverse order."""
-    while _undo:
-        _undo.pop()()
-
-
-def _restorer(table: dict[str, MergeMethod], name: str) -> Callable[[], None]:
-    before = table.get(name)
-
-    def restore() -> None:
-        if before is None:
-            del table[name]
-        else:
-            table[name] = before
-
-    return restore
-
-
-def _replace(owner: Any, name: str, value: Any) -> None:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    _undo.append(lambda: setattr(owner, name, before))
+    while undo:
+        undo.pop()()
 
 
 def _patch_planner() -> None:
     planner = getattr(sys.modules.get(PLANNER_MODULE), "MergePlanner", None)
-    if planner is None or isinstance(vars(planner).get("_plan"), wrapt.FunctionWrapper):
+    if planner is None:
         return
     for name in PLANNER_ATTRIBUTES:
         check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
     check_task_fields()
-    _replace(planner, "_plan", wrapt.FunctionWrapper(planner._plan, _plan))
-    _replace(planner, "plan_to_disk", wrapt.FunctionWrapper(planner.plan_to_disk, _plan_to_disk))
+    wrap(planner, "_plan", _plan)
+    wrap(planner, "plan_to_disk", _plan_to_disk)
 
 
 def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> None:
@@ -160,15 +148,17 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
     plan = _plans.pop(planner, None)
     if plan is None:
         return tasks
-    from mergekit_ram.plan import folder, writing
+    from mergekit_ram.plan import folder, lock, writing
 
     out_path = args[0] if args else kwargs["out_path"]
-    models = [model.model.path for model in planner.config.referenced_models()]
-    folder.check_output(out_path, plan.output.size, models)
+    referenced = planner.config.referenced_models()
+    inputs = [part.path for model in referenced for part in (model.model, model.lora) if part]
+    folder.check_output(out_path, plan.output.size, inputs)
+    held = lock.lock_folder(out_path)
     recorder = plan.recorder()
-    # One merge at a time is written; its card is asked for when it is done.
-    _last_recorded[:] = [(planner.config, recorder)]
-    return writing.guard_writing(tasks, recorder)
+    # A thread writes one merge at a time; its card is asked for when it is done.
+    _recorded.set((planner.config, recorder))
+    return writing.guard_writing(tasks, recorder, held)
 
 
 def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:
@@ -177,10 +167,10 @@ def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs
 
     card = wrapped(*args, **kwargs)
     config = kwargs.get("config", args[0] if args else None)
-    for recorded_config, recorder in _last_recorded:
-        if recorded_config is config:
-            card = extended_card(card, recorder.record)
-    _last_recorded.clear()
+    recorded = _recorded.get()
+    if recorded is not None and recorded[0] is config:
+        card = extended_card(card, recorded[1].record)
+    _recorded.set(None)
     return card
 
 
@@ -223,24 +213,38 @@ def _counting_device(options: Any) -> str | None:
 def _patch_card() -> None:
     """``run_merge`` writes the card after everything else, and may be running already."""
     module = sys.modules.get(MERGE_MODULE)
-    generate = getattr(module, "generate_card", None)
-    if module is None or isinstance(generate, wrapt.FunctionWrapper):
+    if module is None:
         return
-    if not callable(generate):
+    if not callable(getattr(module, "generate_card", None)):
         raise mismatch("the function mergekit.merge.generate_card")
-    _replace(module, "generate_card", wrapt.FunctionWrapper(generate, _generate_card))
+    wrap(module, "generate_card", _generate_card)
+
+
+def _patch_ends() -> None:
+    """Where a merge ends: a run of tasks that fails, and what ``run_merge`` writes last.
+
+    A lock that is not given back here lasts as long as its tasks do.
+    """
+    from mergekit_ram.plan import lock
+
+    for module, name in EXECUTORS:
+        executor = getattr(sys.modules.get(module), name, None)
+        if callable(getattr(executor, "run", None)):
+            wrap(executor, "run", lock.release_if_run_fails)
+    merge = sys.modules.get(MERGE_MODULE)
+    if callable(getattr(merge, LAST_FUNCTION, None)):
+        wrap(merge, LAST_FUNCTION, lock.release_afterwards)
 
 
 def _patch_raw_planner() -> None:
     """``plan_flat_merge`` may be running already, so patch a name that it uses at its end."""
     module = sys.modules.get(RAW_PLANNER_MODULE)
-    finalize = getattr(module, "FinalizeModel", None)
-    if not hasattr(module, "plan_flat_merge") or isinstance(finalize, wrapt.FunctionWrapper):
+    if not hasattr(module, "plan_flat_merge"):
         return
     check_task_fields()
-    if not callable(finalize):
+    if not callable(getattr(module, "FinalizeModel", None)):
         raise mismatch("the task merge_raw_pytorch.FinalizeModel")
-    _replace(module, "FinalizeModel", wrapt.FunctionWrapper(finalize, _finalize_raw))
+    wrap(module, "FinalizeModel", _finalize_raw)
 
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
@@ -249,12 +253,14 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     if not merges or not isinstance(_method_of(merges[0]), RamMerge):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.plan import folder, preflight, tasks, writing
+    from mergekit_ram.plan import folder, lock, preflight, tasks, writing
 
     _log_ownership(_method_of(merges[0]))
     output = preflight.check_merges(merges)
     models = [model.model.path for model in merges[0].model_order]
-    folder.check_output(kwargs["writer_task"].out_path, output.size, map(os.path.dirname, models))
+    out_path = kwargs["writer_task"].out_path
+    folder.check_output(out_path, output.size, map(os.path.dirname, models))
+    held = lock.lock_folder(out_path)
     planned = tasks.plan_merges(merges, output.loads)
     recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
     saves[:] = writing.guard_writing(
@@ -263,8 +269,9 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
             for save, merge in zip(saves, planned.tasks, strict=True)
         ],
         recorder,
+        held,
     )
-    (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)], recorder)
+    (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)], recorder, held, writes_all=True)
     return finalize
 
 

@@ -1,14 +1,16 @@
 """The plan's writing tasks, so that what is in the output folder is the whole merge or no model.
 
-A full disk ends in one line and not in a traceback, and the weights of an earlier merge are out
-of the way before the first new one is written.
+A full disk ends in one line and not in a traceback, an earlier merge is out of the way before the
+first new weight is written, and inputs that change meanwhile make no model.
 """
 
 from __future__ import annotations
 
-import logging
+import faulthandler
+import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +22,27 @@ from pydantic import PrivateAttr
 from safetensors import SafetensorError
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.plan.earlier import remove_earlier_model
+from mergekit_ram.plan.lock import FolderLock
 from mergekit_ram.record.merge import MergeRecorder
-from mergekit_ram.record.schema import RECORD_NAME
-
-LOG = logging.getLogger("mergekit_ram")
-
-MODEL_FILES = (
-    "config.json",
-    "model.safetensors.index.json",
-    "pytorch_model.bin.index.json",
-    "model.safetensors",
-    "model-*.safetensors",
-    "pytorch_model.bin",
-    "pytorch_model-*.bin",
-    RECORD_NAME,
-)
-"""The files that make a folder a model, those first that say so."""
 
 
 class MergedTensorWriter(TensorWriterTask):  # type: ignore[misc]  # frozen, as its base is
     """mergekit's writer, in a folder without the files of an earlier model.
 
-    mergekit writes ``config.json`` last. Left from an earlier merge, it would make a model of
-    whatever weights there are when this one is interrupted.
+    mergekit writes ``config.json`` and the tokenizer last. Left from an earlier merge, they would
+    make a model of whatever there is when this one is interrupted.
     """
 
+    _recorder: MergeRecorder | None = PrivateAttr(default=None)
+
     def execute(self, **_: Any) -> TensorWriter:
+        if self._recorder is not None:
+            # A file that was replaced while it was counted costs nobody the earlier model.
+            self._recorder.inputs.check_unchanged()
+        _show_bus_errors()
         with _writing_to(self.out_path):
-            _clear(Path(self.out_path))
+            remove_earlier_model(Path(self.out_path))
             return super().execute()
 
 
@@ -65,49 +60,77 @@ class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as it
     """mergekit's last writing, where errors of asynchronous writes surface too."""
 
     _recorder: MergeRecorder | None = PrivateAttr(default=None)
+    _lock: FolderLock | None = PrivateAttr(default=None)
+    _writes_all: bool = PrivateAttr(default=False)
 
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, **arguments: Any
     ) -> None:
+        if self._recorder is not None:
+            self._recorder.inputs.check_unchanged()
         with _writing_to(self.writer_task.out_path):
             super().execute(writer=writer, **arguments)
             if self._recorder is not None:
                 self._recorder.write(self.writer_task.out_path)
+        if self._lock is not None and self._writes_all:
+            self._lock.release()
 
 
-def guard_writing(tasks: Sequence[Task[Any]], recorder: MergeRecorder) -> list[Task[Any]]:
-    """Exchange a plan's writing tasks for those above, the last one with the record to write."""
+def guard_writing(
+    tasks: Sequence[Task[Any]],
+    recorder: MergeRecorder,
+    lock: FolderLock,
+    *,
+    writes_all: bool = False,
+) -> list[Task[Any]]:
+    """Exchange a plan's writing tasks for those above.
+
+    Args:
+        tasks: of a plan; those that do not write stay.
+        recorder: of the plan; its record is written by the last one.
+        lock: on the folder, kept as long as the tasks are.
+        writes_all: nothing is written when the last task is done, so that it releases the lock.
+    """
+    guard = _Guard(recorder, lock, writes_all)
     guarded: dict[Task[Any], Task[Any]] = {}
     for task in tasks:
         if isinstance(task, SaveTensor):
             guarded[task] = SaveMergedTensor(
-                **{**dict(task), "writer_task": _guarded_writer(task.writer_task)}
+                **{**dict(task), "writer_task": guard.writer(task.writer_task)}
             )
         elif isinstance(task, FinalizeModel):
-            last = FinalizeMergedModel(
-                tensor_save_tasks=tuple(guarded.get(save, save) for save in task.tensor_save_tasks),
-                writer_task=_guarded_writer(task.writer_task),
-            )
-            last._recorder = recorder
-            guarded[task] = last
+            guarded[task] = guard.last(task, guarded)
     return [guarded.get(task, task) for task in tasks]
 
 
-def _guarded_writer(writer: TensorWriterTask) -> MergedTensorWriter:
-    return MergedTensorWriter(**dict(writer))
+@dataclass(frozen=True)
+class _Guard:
+    recorder: MergeRecorder
+    lock: FolderLock
+    writes_all: bool
 
+    def writer(self, task: TensorWriterTask) -> MergedTensorWriter:
+        writer = MergedTensorWriter(**dict(task))
+        writer._recorder = self.recorder
+        return writer
 
-def _clear(folder: Path) -> None:
-    """Remove what mergekit writes of a model: it is about to write it again."""
-    old = [file for pattern in MODEL_FILES for file in sorted(folder.glob(pattern))]
-    if old:
-        LOG.warning(
-            "output folder %s: replacing the model in it (%s)",
-            folder,
-            ", ".join(file.name for file in old),
+    def last(self, task: FinalizeModel, guarded: dict[Task[Any], Task[Any]]) -> FinalizeMergedModel:
+        last = FinalizeMergedModel(
+            tensor_save_tasks=tuple(guarded.get(save, save) for save in task.tensor_save_tasks),
+            writer_task=self.writer(task.writer_task),
         )
-    for file in old:
-        file.unlink()
+        last._recorder = self.recorder
+        last._lock = self.lock
+        last._writes_all = self.writes_all
+        return last
+
+
+def _show_bus_errors() -> None:
+    """A file that is cut while it is mapped kills the process; let it say where it was."""
+    if not faulthandler.is_enabled():
+        # Without a standard error that is a file there is nowhere to say it.
+        with suppress(AttributeError, OSError, RuntimeError, ValueError, io.UnsupportedOperation):
+            faulthandler.enable()
 
 
 @contextmanager

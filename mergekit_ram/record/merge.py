@@ -18,6 +18,7 @@ from mergekit_ram.record.build import (
 )
 from mergekit_ram.record.files import model_records
 from mergekit_ram.record.findings import findings_of
+from mergekit_ram.record.inputs import InputFiles
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     ModelRecord,
@@ -35,6 +36,7 @@ class MergeRecorder:
         dtypes: of the merged weights, by name.
         loads: what the plan reads.
         models: the files that are merged, as they were when the merge was planned.
+        inputs: tells whether they are still the same.
     """
 
     method: str
@@ -42,6 +44,7 @@ class MergeRecorder:
     dtypes: tuple[str, ...]
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
+    inputs: InputFiles
 
     @classmethod
     def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
@@ -50,8 +53,9 @@ class MergeRecorder:
         Raises:
             InputError: a file is missing or broken.
         """
+        inputs = InputFiles.of(output.loads)
         models = model_records(output.loads)
-        return cls(method, ledger, output.dtypes, output.loads, models)
+        return cls(method, ledger, output.dtypes, output.loads, models, inputs)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
