@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mergekit_ram.kernels.chunks import Chunks
-from mergekit_ram.kernels.count_and_merge import KernelOverflowError
+from mergekit_ram.kernels.chunks import Chunks, KernelOverflowError
 from mergekit_ram.kernels.directions import Anchored, KernelRidgeError, first_walk
 from mergekit_ram.kernels.updates import Layout, Updates, power_of_two
 
@@ -60,8 +59,7 @@ def merge(
         ridge: μ > 0.
         weight: w_t per agent, not 0; by default 1 for all.
         scale: s.
-        layout: where the matrices are; by default ``[out, in]``, or a convolution's kernel. A
-            tensor of less than two axes has none.
+        layout: where the matrices are; by default ``[out, in]``, or a convolution's kernel.
         dtype: round the inputs to this dtype first.
         out_dtype: of the result; by default the dtype that all inputs promote to.
         block: elements of one agent per step.
@@ -79,10 +77,13 @@ def merge(
     """
     _check_options(epsilon, ridge)
     weights = [1.0] * len(agents) if weight is None else list(weight)
+    dtype = Chunks((base, *agents), dtype, None).input_dtype
+    out = torch.empty(base.shape, dtype=out_dtype or dtype, device=base.device)
+    if not base.numel():
+        return out
     found = updates_of(base, agents, epsilon=epsilon, layout=layout, dtype=dtype, block=block)
-    out = torch.empty(base.shape, dtype=out_dtype or found[0].input_dtype, device=base.device)
-    is_matrix = base.ndim > 1
-    for updates, target in zip(found, _matrices(out, layout), strict=True):
+    is_matrix = layout.holds_matrices(base)
+    for updates, target in zip(found, layout.matrices(out), strict=True):
         with _own_precision(base.device):
             solved = solve(updates, weights, ridge, is_matrix=is_matrix)
             if solved is None or scale == 0:
@@ -103,8 +104,6 @@ def updates_of(
 ) -> list[Updates]:
     """The task vectors of every matrix in a tensor; arguments as of :func:`merge`.
 
-    A tensor of less than two axes is one column.
-
     Raises:
         KernelInputError: an input is of another shape or no float.
     """
@@ -119,7 +118,7 @@ def updates_of(
             block=block,
         )
         for own_base, *own_agents in zip(
-            *(_matrices(tensor.detach(), layout) for tensor in (base, *agents)), strict=True
+            *(layout.matrices(tensor.detach()) for tensor in (base, *agents)), strict=True
         )
     ]
 
@@ -214,10 +213,6 @@ def _check_options(epsilon: float, ridge: float) -> None:
 def _are_plain(weights: Sequence[float]) -> bool:
     smallest, largest = PLAIN_WEIGHTS
     return all(smallest <= abs(weight) <= largest for weight in weights)
-
-
-def _matrices(tensor: torch.Tensor, layout: Layout) -> tuple[torch.Tensor, ...]:
-    return layout.matrices(tensor) if tensor.ndim > 1 else (tensor.view(-1, 1),)
 
 
 def _own_precision(device: torch.device) -> AbstractContextManager[None]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mergekit_ram.kernels.chunks import KernelInputError, Scratch, check_finite
-from mergekit_ram.kernels.count_and_merge import KernelOverflowError
+from mergekit_ram.kernels.chunks import KernelInputError, KernelOverflowError, Scratch, check_finite
 
 CPU_BLOCK = 1 << 20
 """Elements of one agent in a block: enough lines for a matrix product to reach its speed."""
@@ -28,24 +27,31 @@ LARGEST_EXPONENT = 100
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a tensor of two axes or more holds its matrices.
+    """Where a tensor holds its matrices; one of less than two axes has none.
 
     ``input_last`` says that a matrix is stored ``[out, in]``, else ``[in, out]``. ``packed`` says
     that the last two axes are a matrix and those before count the matrices, such as experts;
     else there is one matrix, and the axes after the second, a convolution's kernel, are columns
-    along with the second.
+    along with the second. ``has_matrices`` is false of what no input is multiplied by.
     """
 
     input_last: bool = True
     packed: bool = False
+    has_matrices: bool = True
 
     def matrices(self, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All matrices, each ``[out, in]``; views where the tensor is contiguous."""
+        """All matrices, each ``[out, in]``, or all values as one column; views if contiguous."""
+        if not self.holds_matrices(tensor):
+            return (tensor.reshape(-1, 1),)
         if self.packed and tensor.ndim > 2:
             found = tensor.flatten(0, -3).unbind()
         else:
             found = (tensor.flatten(1),)
         return found if self.input_last else tuple(matrix.T for matrix in found)
+
+    def holds_matrices(self, tensor: torch.Tensor) -> bool:
+        """Whether there is a matrix in a tensor."""
+        return self.has_matrices and tensor.ndim > 1
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,7 @@ class Updates:
     def holds_square(self, norm: float) -> bool:
         """Whether a sum of squares lies where their rounding is relative, and none overflows."""
         limits = torch.finfo(self.dtype)
-        return bool(math.sqrt(limits.tiny) < norm < limits.max ** 0.75)
+        return bool(math.sqrt(limits.tiny) < norm < limits.max**0.75)
 
     def walk(self) -> Iterator[Block]:
         """All blocks in order; a block's tensors are written over by the next one."""
