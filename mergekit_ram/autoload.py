@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 DISABLE_VARIABLE = "MERGEKIT_RAM_DISABLE"
-METHOD_NAMES = frozenset({"ram", "ram_plus"})
+METHOD_NAMES = frozenset({"ram", "ram_plus", "ram_directions"})
 
 PACKAGE = "mergekit.merge_methods"
 REGISTRY_MODULE = "mergekit.merge_methods.registry"
@@ -52,7 +52,7 @@ def disabled() -> bool:
 
 
 def install() -> bool:
-    """Make ``ram`` and ``ram_plus`` known to mergekit, now or as soon as it is imported.
+    """Make our methods known to mergekit, now or as soon as it is imported.
 
     Calling it again changes nothing.
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mergekit.merge_methods.base import MergeMethod
 
 from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch, version
+from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.patches import PATCHING, put, undo, wrap
 
@@ -78,7 +79,7 @@ def register(registry: ModuleType) -> None:
         table = getattr(registry, "_METHODS", None)
         if not isinstance(table, dict):
             raise mismatch("the table registry._METHODS")
-        for method in (RamMerge(), RamPlusMerge()):
+        for method in (RamMerge(), RamPlusMerge(), RamDirectionsMerge()):
             put(table, method.spec.name, method)
 
 
@@ -121,7 +122,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     wrapped(*args, **kwargs)
     if not isinstance(planner._method, RamMerge):
         return
-    from mergekit_ram.plan import misspelt, preflight, tasks
+    from mergekit_ram.plan import layouts, misspelt, preflight, tasks
 
     _log_ownership(planner._method)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
@@ -137,6 +138,9 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
         ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
+        layouts=layouts.layouts_of(planner.out_model_config)
+        if isinstance(planner._method, RamDirectionsMerge)
+        else None,
     )
     planner._tensors = list(zip(weights, planned.tasks, strict=True))
     _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)

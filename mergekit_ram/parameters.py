@@ -12,6 +12,7 @@ from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -58,6 +59,7 @@ def _parameter(
 EPSILON = _parameter("epsilon", NotNegative, 1e-5, "a finite number ≥ 0")
 SCALE = _parameter("scale", NotNegative, 1.0, "a finite number ≥ 0")
 WEIGHT = _parameter("weight", Finite, 1.0, "a finite number", per_agent=True)
+RIDGE = _parameter("ridge", Positive, 0.3, "a finite number > 0")
 OVERLAP_POWER = _parameter("overlap_power", UnitInterval, 1.0, "a finite number from 0 to 1")
 R = _parameter("r", NotNegative, DEFAULT_R, "a finite number ≥ 0")
 ALPHA = _parameter("alpha", NotNegative, DEFAULT_ALPHA, "a finite number ≥ 0")

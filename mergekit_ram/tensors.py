@@ -30,6 +30,13 @@ def counting_merges() -> Iterator[list[TensorOverlap]]:
         _counted.reset(token)
 
 
+def add_counts(counts: TensorOverlap) -> None:
+    """Within :func:`counting_merges`, add what was counted of one merged group."""
+    counted = _counted.get()
+    if counted is not None:
+        counted.append(counts)
+
+
 def agent_name(agent: Hashable) -> str:
     """The name under which an input is counted and reported."""
     return str(agent)
@@ -60,7 +67,7 @@ def count_group(
     """
     base, agents = base_of(group), agents_at_work(group, settings)
     _check_values(group, agents)
-    with _named(group, [base, *agents]):
+    with named_errors(group, [base, *agents]):
         counts = kernels.count(
             base.tensor,
             [agent.tensor for agent in agents],
@@ -90,7 +97,7 @@ def merge_group(
     tensors = [agent.tensor for agent in agents]
     rescale = settings.get("rescale")
     counted = _counted.get()
-    with _named(group, [base, *agents]):
+    with named_errors(group, [base, *agents]):
         recipe = kernels.Recipe.of(
             len(agents),
             settings["epsilon"],
@@ -136,12 +143,12 @@ def _check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
     at_work = {entry.id for entry in agents}
     for entry in group.non_base:
         if entry.id not in at_work:
-            with _named(group, [entry]):
+            with named_errors(group, [entry]):
                 kernels.check_finite(entry.tensor)
 
 
 @contextmanager
-def _named(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
+def named_errors(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
     """Give the kernels' errors the names of model and tensor."""
     name = group.metadata.name
     try:

@@ -19,6 +19,8 @@ from mergekit.graph import Task
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from pydantic import PrivateAttr
 
+from mergekit_ram.directions import laid_out
+from mergekit_ram.kernels.updates import Layout
 from mergekit_ram.merges.groups import (
     Tokenizers,
     agents_of,
@@ -34,6 +36,7 @@ from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.methods import needs_counting, with_rescale
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
 from mergekit_ram.tensors import count_group, counting_merges
@@ -131,6 +134,7 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
 
     statistics: CountOverlaps | None = None
     _ledger: Ledger | None = PrivateAttr(default=None)
+    _layout: Layout | None = PrivateAttr(default=None)
 
     def arguments(self) -> dict[str, Task[Any]]:
         arguments = super().arguments()
@@ -150,7 +154,7 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         if statistics is not None:
             factors = self._rescaled(statistics, at_hand)
             task = self.model_copy(update={"input_parameters": factors})
-        with named_refusals():
+        with named_refusals(), laid_out(self._layout):
             if self._ledger is None:
                 return ExecuteMergeMethodTask.execute(task, at_hand)
             with counting_merges() as counted:
@@ -194,6 +198,7 @@ def plan_merges(
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
+    layouts: Layouts | None = None,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
@@ -204,6 +209,7 @@ def plan_merges(
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
+        layouts: of the output's tensors, for a method that asks for the side of a matrix.
 
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
@@ -215,6 +221,9 @@ def plan_merges(
         known = reuse.recorded_statistics(once, loads)
         statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
     tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
+    if layouts is not None:
+        for task in tasks:
+            task._layout = layouts.find(task.output_weight.name)
     if statistics is None:
         counted = {id(merge) for merge in once}
         for task, merge in zip(tasks, merges, strict=True):

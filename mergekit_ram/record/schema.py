@@ -36,9 +36,14 @@ class Settings(_Frozen):
 
     epsilon: Setting = Field(description="ε, the threshold of activity")
     scale: Setting = Field(description="s, the factor on the merged task vector")
-    overlap_power: Setting = Field(description="p; a shared sum is divided by |T|^p")
-    r: Setting | None = Field(description="r of λ = 1 + r · min(ρ, α); null for ram")
-    alpha: Setting | None = Field(description="α of the same; null for ram")
+    overlap_power: Setting | None = Field(
+        description="p; a shared sum is divided by |T|^p; null for ram_directions"
+    )
+    r: Setting | None = Field(description="r of λ = 1 + r · min(ρ, α); null but for ram_plus")
+    alpha: Setting | None = Field(description="α of the same; null but for ram_plus")
+    ridge: Setting | None = Field(
+        default=None, description="μ of ram_directions, which holds X at its anchor; else null"
+    )
 
 
 class AgentRecord(_Frozen):

@@ -26,7 +26,12 @@ def extended_card(card: str, record: OverlapRecord | None) -> str:
 def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
     settings = record.settings
-    named: dict[str, Setting | None] = {"ε": settings.epsilon, "r": settings.r, "α": settings.alpha}
+    named: dict[str, Setting | None] = {
+        "ε": settings.epsilon,
+        "r": settings.r,
+        "α": settings.alpha,
+        "ridge": settings.ridge,
+    }
     given = [
         f"{name} = {wording.spanned(value)}" for name, value in named.items() if value is not None
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import directions_reference
 import pytest
 import reference
 import torch
@@ -44,6 +45,7 @@ def test_the_recipes_are_all_there():
         "authors-rule",
         "float32-output",
         "ram",
+        "ram_directions",
         "ram_plus",
     ]
     assert [recipe.stem for recipe in OTHERS] == ["llama-3.2-3b", "qwen2.5-7b"]
@@ -66,6 +68,11 @@ def test_a_local_recipe_gives_what_the_reference_gives(recipe, tmp_path, monkeyp
     if config["merge_method"] == "ram_plus":
         settings = {"r": 0.1, "alpha": 2.0} | settings
     dtype = getattr(torch, config.get("out_dtype", "bfloat16"))
+    if config["merge_method"] == "ram_directions":
+        for name, tensor in directions_reference.merge(base, agents, **settings).items():
+            changed = [agent[name] for agent in agents.values()]
+            directions_reference.assert_close(written[name], tensor, base[name], changed, name)
+        return
     expected = reference.merge(base, agents, **settings)
     assert set(written) == set(expected)
     assert all(same_bits(written[name], t.to(dtype)) for name, t in expected.items())
@@ -85,9 +92,10 @@ def test_another_recipe_merges_stand_ins_of_its_models(recipe, tmp_path, monkeyp
     assert set(read_weights(tmp_path / "out")) == set(read_weights(base_path))
 
 
-def test_the_same_recipe_twice_gives_the_same_bytes(tmp_path, monkeypatch):
+@pytest.mark.parametrize("recipe", ["ram_plus", "ram_directions"])
+def test_the_same_recipe_twice_gives_the_same_bytes(tmp_path, monkeypatch, recipe):
     monkeypatch.chdir(ROOT)
-    text = (ROOT / "examples" / "yaml" / "ram_plus.yml").read_text()
+    text = (ROOT / "examples" / "yaml" / f"{recipe}.yml").read_text()
     for name in ("first", "second"):
         succeed(run_yaml(text, tmp_path / name))
     files = sorted(path.relative_to(tmp_path / "first") for path in tmp_path.glob("first/*"))

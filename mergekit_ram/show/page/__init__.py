@@ -134,6 +134,7 @@ def _facts(record: OverlapRecord) -> str:
         "α": wording.listed(settings.alpha),
         "scale": wording.listed(settings.scale),
         "overlap_power": wording.listed(settings.overlap_power),
+        "ridge": wording.listed(settings.ridge),
         "out_dtype": record.out_dtype,
         "seconds": f"{record.seconds:,.1f}",
         "versions": f"mergekit-ram {versions.mergekit_ram}, mergekit {versions.mergekit}, "
