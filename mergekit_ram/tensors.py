@@ -45,6 +45,26 @@ def agents_at_work(group: TensorGroup, settings: Mapping[str, Any]) -> list[Tens
     return [entry for entry in group.non_base if settings["weight"][entry.id] != 0]
 
 
+def recipe_of(
+    settings: Mapping[str, Any],
+    agents: Sequence[TensorEntry],
+    dtype: torch.dtype | None,
+    out_dtype: torch.dtype | None,
+) -> kernels.Recipe:
+    """What a merge by these settings does to the agents that take part."""
+    rescale = settings.get("rescale")
+    return kernels.Recipe.of(
+        len(agents),
+        settings["epsilon"],
+        None if rescale is None else rescale.values_for(agents),
+        settings["weight"].values_for(agents),
+        settings["scale"],
+        settings["overlap_power"],
+        dtype=dtype,
+        out_dtype=out_dtype,
+    )
+
+
 def count_group(
     group: TensorGroup, settings: Mapping[str, Any], *, dtype: torch.dtype | None = None
 ) -> TensorOverlap:
@@ -59,8 +79,8 @@ def count_group(
         InputError: NaN or infinity, or a dtype that is no plain float.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
-    _check_values(group, agents)
-    with _named(group, [base, *agents]):
+    check_values(group, agents)
+    with named(group, [base, *agents]):
         counts = kernels.count(
             base.tensor,
             [agent.tensor for agent in agents],
@@ -86,21 +106,11 @@ def merge_group(
             output dtype cannot hold.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
-    _check_values(group, agents)
+    check_values(group, agents)
     tensors = [agent.tensor for agent in agents]
-    rescale = settings.get("rescale")
     counted = _counted.get()
-    with _named(group, [base, *agents]):
-        recipe = kernels.Recipe.of(
-            len(agents),
-            settings["epsilon"],
-            None if rescale is None else rescale.values_for(agents),
-            settings["weight"].values_for(agents),
-            settings["scale"],
-            settings["overlap_power"],
-            dtype=dtype,
-            out_dtype=out_dtype,
-        )
+    with named(group, [base, *agents]):
+        recipe = recipe_of(settings, agents, dtype, out_dtype)
         if counted is None:
             return kernels.merge_by(recipe, base.tensor, tensors)
         merged = kernels.merge_and_count(recipe, base.tensor, tensors)
@@ -125,7 +135,7 @@ def _tensor_overlap(
     )
 
 
-def _check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
+def check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
     """Refuse what cannot be reckoned with, in models that take no part too."""
     for entry in group.entries:
         if entry.tensor.dtype not in MERGEABLE_DTYPES:
@@ -136,12 +146,12 @@ def _check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
     at_work = {entry.id for entry in agents}
     for entry in group.non_base:
         if entry.id not in at_work:
-            with _named(group, [entry]):
+            with named(group, [entry]):
                 kernels.check_finite(entry.tensor)
 
 
 @contextmanager
-def _named(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
+def named(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator[None]:
     """Give the kernels' errors the names of model and tensor."""
     name = group.metadata.name
     try:
