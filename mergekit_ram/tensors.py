@@ -52,6 +52,26 @@ def agents_at_work(group: TensorGroup, settings: Mapping[str, Any]) -> list[Tens
     return [entry for entry in group.non_base if settings["weight"][entry.id] != 0]
 
 
+def recipe_of(
+    settings: Mapping[str, Any],
+    agents: Sequence[TensorEntry],
+    dtype: torch.dtype | None,
+    out_dtype: torch.dtype | None,
+) -> kernels.Recipe:
+    """What a merge by these settings does to the agents that take part."""
+    rescale = settings.get("rescale")
+    return kernels.Recipe.of(
+        len(agents),
+        settings["epsilon"],
+        None if rescale is None else rescale.values_for(agents),
+        settings["weight"].values_for(agents),
+        settings["scale"],
+        settings["overlap_power"],
+        dtype=dtype,
+        out_dtype=out_dtype,
+    )
+
+
 def count_group(
     group: TensorGroup, settings: Mapping[str, Any], *, dtype: torch.dtype | None = None
 ) -> TensorOverlap:
@@ -93,9 +113,8 @@ def merge_group(
             output dtype cannot hold.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
-    _check_values(group, agents)
+    check_values(group, agents)
     tensors = [agent.tensor for agent in agents]
-    rescale = settings.get("rescale")
     counted = _counted.get()
     with named_errors(group, [base, *agents]):
         recipe = kernels.Recipe.of(
@@ -132,7 +151,7 @@ def _tensor_overlap(
     )
 
 
-def _check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
+def check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
     """Refuse what cannot be reckoned with, in models that take no part too."""
     for entry in group.entries:
         if entry.tensor.dtype not in MERGEABLE_DTYPES:

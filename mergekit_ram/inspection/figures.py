@@ -3,84 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.inspection.strata import Stratum, Totals
+from mergekit_ram.inspection.strata import Array, Stratum, Totals
 from mergekit_ram.merges.groups import factor_of
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import agent_record
+from mergekit_ram.record.build import AgentPlaces, agent_record
 from mergekit_ram.record.schema import AgentRecord, PairRecord, ThresholdAgent
 
 
+@dataclass(frozen=True)
+class UniqueEnergy:
+    """Σ s w τ² over an agent's unique parameters in the tensors that have one λ."""
+
+    merge: ExecuteMergeMethodTask
+    """Of one of these tensors."""
+    model: ModelReference
+    energy: Array
+    """``[versions]``"""
+
+    @classmethod
+    def of(cls, agent: str, strata: Sequence[Stratum], versions: int) -> list[UniqueEnergy]:
+        """What there is of an agent, by what decides its λ."""
+        found: dict[tuple[object, ...], UniqueEnergy] = {}
+        for stratum in strata:
+            if agent not in stratum.at_work:
+                continue
+            merge, model = stratum.merge, stratum.model_of(agent)
+            own, shared = merge.input_parameters[model], merge.parameters
+            energy = stratum.unique_energy(agent, versions) * (shared["scale"] * own["weight"])
+            key = (shared["r"], shared["alpha"], own["rescale"])
+            before = found[key].energy if key in found else 0.0
+            found[key] = cls(merge, model, before + energy)
+        return list(found.values())
+
+    def rescaled(self, agent: AgentOverlap, version: int) -> float:
+        """The same times λ."""
+        return float(self.energy[version]) * factor_of(self.merge, self.model, agent)
+
+
 def agent_figures(
-    name: str,
-    place: int,
-    total: Totals,
-    merges: Sequence[ExecuteMergeMethodTask],
+    overlap: AgentOverlap,
+    total: dict[str, float],
+    places: AgentPlaces,
     kept: tuple[float, float],
     method: str,
 ) -> AgentRecord:
     """What an agent changed, and what the merge keeps of it.
 
     Args:
-        name: of the agent.
-        place: of the agent in the totals.
-        total: the sums.
-        merges: of every weight of the output, once.
-        kept: of the agent, by :func:`unique_kept`.
+        overlap: its counts.
+        total: its sums by name; those of what was realised may be missing.
+        places: the merges that it is part of.
+        kept: Σ s w λ τ² over its unique parameters, and the same with λ = 1.
         method: as configured; ``retained`` is that of ``ram`` or of ``ram_plus``.
     """
-    overlap = total.overlap(name, total.degree)
-    energy, unique, shared, mean = (
-        float(total.measures[f"{kind}energy"][place])
-        for kind in ("", "unique_", "shared_", "mean_")
-    )
+    energy, shared = total["energy"], total["shared_energy"]
     scaled, plain = kept
     retained = {
         "retained_ram": _divided(plain + shared, energy),
         "retained_ram_plus": _divided(scaled + shared, energy),
-        "retained_mean": _divided(mean, energy),
+        "retained_mean": _divided(total["mean_energy"], energy),
     }
     by_method = "retained_ram" if method == "ram" else "retained_ram_plus"
-    step, changed = (
-        float(total.realised[name][place]) if total.is_realised else None
-        for name in ("step", "changed")
-    )
     return agent_record(
         overlap,
-        merges,
+        places,
         energy=energy,
-        unique_energy=unique,
+        unique_energy=total["unique_energy"],
         shared_energy=shared,
         retained=retained[by_method],
         **retained,
         whole_rescale=_divided(energy - shared, plain),
-        realised_rescale=_divided(step, plain),
-        rescale_effect=_divided(changed, overlap.unique),
+        realised_rescale=_divided(total.get("step"), plain),
+        rescale_effect=_divided(total.get("changed"), overlap.unique),
     )
 
 
-def unique_kept(
-    strata: Sequence[Stratum], agent: AgentOverlap, without: int | None
-) -> tuple[float, float]:
-    """Σ s w λ τ² over the unique parameters of an agent, and the same with λ = 1."""
-    kept = plain = 0.0
-    for stratum in strata:
-        merge, model = stratum.merge, stratum.model_of(agent.model)
-        if model is not None:
-            energy = stratum.unique_energy(agent.model, without)
-            energy *= merge.parameters["scale"] * merge.input_parameters[model]["weight"]
-            plain += energy
-            kept += energy * factor_of(merge, model, agent)
-    return kept, plain
-
-
-def pair_figures(names: Sequence[str], total: Totals) -> Iterator[PairRecord]:
+def pair_figures(names: Sequence[str], total: Totals, version: int) -> Iterator[PairRecord]:
     """How the updates of every two agents meet."""
-    sums = total.measures
-    active = total.degree.sum(axis=1)
+    sums, active = total.pairs(version), total.active(version)
     for a in range(len(names)):
         for b in range(a + 1, len(names)):
             both = sums["both"][a, b]

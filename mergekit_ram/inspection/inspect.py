@@ -86,5 +86,5 @@ def inspect(
 def _sample_record(sample: Sample | None, strata: Sequence[Stratum]) -> SampleRecord | None:
     if sample is None:
         return None
-    seen = sum(part.counts.numel for stratum in strata for part in stratum.parts)
+    seen = sum(sum(stratum.seen.numels) for stratum in strata)
     return SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=seen)

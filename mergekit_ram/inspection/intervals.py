@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from mergekit_ram.inspection.sampling import GROUPS, Sample
 from mergekit_ram.record.schema import (
     AgentRecord,
@@ -36,25 +39,46 @@ SIGNED = frozenset({"shared_energy", "whole_rescale", "realised_rescale"}) | {
 }
 """Figures that can be below zero: agents may pull against each other."""
 
-Record = TypeVar("Record", AgentRecord, LayerRecord, PairRecord, TensorRecord, ThresholdAgent)
+Array = npt.NDArray[np.float64]
+Record = TypeVar("Record", AgentRecord, PairRecord, ThresholdAgent)
+Changed = TypeVar("Changed", LayerRecord, TensorRecord)
 
 
 def with_intervals(
-    sample: Sample | None, records: Callable[[int | None], Sequence[Record]]
+    sample: Sample | None, records: Callable[[int], Sequence[Record]]
 ) -> tuple[Record, ...]:
     """The records of all that was seen, each with its intervals where that is a sample.
 
     Args:
         sample: how the rows were drawn, if they were.
-        records: all of a kind; a number leaves that group of rows out.
+        records: all of a kind, by the version of the sums that they come from.
     """
-    whole = records(None)
+    whole = records(0)
     if sample is None:
         return tuple(whole)
-    left = zip(*(records(without) for without in range(GROUPS)), strict=True)
+    left = zip(*(records(1 + group) for group in range(GROUPS)), strict=True)
     return tuple(
         record.model_copy(update={"interval": _intervals(sample, record, others)})
         for record, others in zip(whole, left, strict=True)
+    )
+
+
+def with_change_intervals(
+    sample: Sample | None, records: Sequence[Changed], changes: Array
+) -> tuple[Changed, ...]:
+    """The same for records whose only estimate is their ``change``.
+
+    Args:
+        sample: how the rows were drawn, if they were.
+        records: of all that was seen.
+        changes: their change, ``[versions, records]``.
+    """
+    if sample is None:
+        return tuple(records)
+    widths = sample.half_width(changes[1:])
+    return tuple(
+        record.model_copy(update={"interval": {"change": _interval("change", change, width)}})
+        for record, change, width in zip(records, changes[0].tolist(), widths.tolist(), strict=True)
     )
 
 
@@ -64,10 +88,13 @@ def _intervals(sample: Sample, record: Record, left: Sequence[Record]) -> Interv
     for name, value in _numbers(record):
         column = [numbers[name] for numbers in others if name in numbers]
         if len(column) == len(others):
-            low, high = sample.interval(value, column)
-            bottom, top = _bounds(name)
-            found[name] = (max(bottom, low), min(top, high))
+            found[name] = _interval(name, value, float(sample.half_width(column)))
     return found
+
+
+def _interval(name: str, value: float, half: float) -> Interval:
+    bottom, top = _bounds(name)
+    return max(bottom, value - half), min(top, value + half)
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:

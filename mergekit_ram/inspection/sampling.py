@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from mergekit.merge_methods.base import TensorGroup
 
+from mergekit_ram.kernels.threads import one_thread
 from mergekit_ram.merges.groups import map_tensors
 
 GROUPS = 20
@@ -18,6 +20,20 @@ GROUPS = 20
 
 QUANTILE = 2.093024
 """Of Student's t distribution with ``GROUPS`` − 1 degrees of freedom, at 97.5 %."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The rows of one tensor that are looked at, group after group."""
+
+    group: TensorGroup
+    numels: tuple[int, ...]
+    """Elements of every group of rows; those of one group lie together."""
+
+    @classmethod
+    def whole(cls, group: TensorGroup) -> Drawn:
+        """All rows, as one group."""
+        return cls(group, (group.entries[0].tensor.numel(),))
 
 
 @dataclass(frozen=True)
@@ -41,27 +57,29 @@ class Sample:
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
         chosen = torch.randperm(count, generator=generator)
         chosen = chosen[: max(min(2, count), math.ceil(self.fraction * count))]
-        return [chosen[first::GROUPS].sort().values for first in range(min(GROUPS, len(chosen)))]
+        group = torch.arange(len(chosen)) % GROUPS
+        # All groups are put in order at once.
+        ordered = (group * count + chosen).sort().values % count
+        return list(torch.split(ordered, torch.bincount(group).tolist()))
 
-    def parts(self, group: TensorGroup) -> list[TensorGroup]:
+    def draw(self, group: TensorGroup) -> Drawn:
         """The chosen rows of all tensors of a group, copied."""
         shape = group.entries[0].tensor.shape
         if not shape or shape[0] < 2:
-            return [group]
-        return [
-            map_tensors(group, partial(torch.index_select, dim=0, index=rows))
-            for rows in self.rows(str(group.metadata.name), shape[0])
-        ]
+            return Drawn.whole(group)
+        rows = self.rows(str(group.metadata.name), shape[0])
+        chosen = partial(torch.index_select, dim=0, index=torch.cat(rows))
+        numels = tuple(len(own) * shape[1:].numel() for own in rows)
+        # So few rows are copied before a second thread is awake.
+        with one_thread():
+            return Drawn(map_tensors(group, chosen), numels)
 
-    def interval(self, estimate: float, left: Sequence[float]) -> tuple[float, float]:
-        """The 95 % interval of a figure, by the delete-one-group jackknife.
+    def half_width(self, left: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Half of a 95 % interval, by the delete-one-group jackknife.
 
         Args:
-            estimate: the figure of the whole sample.
-            left: the ``GROUPS`` figures that each lack one group of rows.
+            left: ``[GROUPS, …]`` the figures that each lack one group of rows.
         """
-        mean = sum(left) / GROUPS
-        variance = (GROUPS - 1) / GROUPS * sum((value - mean) ** 2 for value in left)
+        variance = (GROUPS - 1) * np.var(np.asarray(left, np.float64), axis=0)
         # What was looked at has no sampling error.
-        half = QUANTILE * math.sqrt(variance * (1 - self.fraction))
-        return estimate - half, estimate + half
+        return np.asarray(QUANTILE * np.sqrt(variance * (1 - self.fraction)))

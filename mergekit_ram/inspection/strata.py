@@ -1,20 +1,22 @@
 """What was seen of every tensor, and its sums over the whole model.
 
 Everything that is seen is a sum over parameters. Of a sample, a tensor's sums stand for the
-whole tensor, and leaving a group of its rows out gives them once more, for the errors.
+whole tensor, and leaving a group of its rows out gives them once more, for the errors. Such
+*versions* of a sum lie on the first axis of an array: the first is that of all that was seen, each
+of the others lacks one group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.kernels.energies import Measures, Realised
+from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Observed
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, TensorOverlap
 from mergekit_ram.tensors import agent_name
@@ -23,116 +25,114 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass
-class Part:
-    """What was seen of one tensor, or of one group of its rows."""
-
-    counts: TensorOverlap
-    thresholds: tuple[TensorOverlap, ...]
-    measured: list[str]
-    """The agents that ``measures`` and ``realised`` are about; those of weight 0 are not."""
-    measures: Measures
-    realised: Realised | None = None
-
-
-@dataclass
 class Stratum:
-    """One tensor of the output, seen whole (one part) or in groups of rows."""
+    """One tensor of the output, seen whole or in groups of rows."""
 
     merge: ExecuteMergeMethodTask
     numel: int
-    parts: list[Part]
+    agents: tuple[str, ...]
+    """All that have this tensor."""
+    at_work: tuple[str, ...]
+    """Those of them that what was seen is about; those of weight 0 are not."""
+    seen: Observed
+    realised: Array | None = None
+    """:data:`REALISED`, ``[groups, 2, agents at work]``."""
 
     @property
     def name(self) -> str:
         return self.merge.output_weight.name
 
-    def chosen(self, without: int | None) -> tuple[list[Part], float]:
-        """The parts but one, and how many times their parameters make the whole tensor."""
-        parts = self.parts
-        if without is not None and len(parts) > 1:
-            parts = [part for number, part in enumerate(parts) if number != without]
-        seen = sum(part.counts.numel for part in parts)
-        return parts, self.numel / seen if seen else 1.0
+    def shares(self, versions: int) -> Array:
+        """By which every group's sums enter those of the whole tensor, ``[versions, groups]``."""
+        numels = np.array(self.seen.numels, np.float64)
+        shares = np.ones((versions, len(numels)))
+        if len(numels) > 1:
+            left = np.arange(min(versions - 1, len(numels)))
+            shares[1 + left, left] = 0.0
+        looked_at = shares @ numels
+        times = np.divide(self.numel, looked_at, out=np.ones(versions), where=looked_at > 0)
+        return np.asarray(shares * times[:, None])
 
     def counts(self) -> TensorOverlap:
         """The counts of the whole tensor, rounded where they are estimates."""
-        parts, times = self.chosen(None)
-        agents = []
-        for number, agent in enumerate(parts[0].counts.agents):
-            rows = [part.counts.agents[number].overlap_degree for part in parts]
-            degree = tuple(round(times * sum(column)) for column in zip(*rows, strict=True))
-            agents.append(AgentCounts(model=agent.model, overlap_degree=degree))
-        return TensorOverlap(name=self.name, numel=self.numel, agents=tuple(agents))
-
-    def change(self, without: int | None) -> float:
-        """Share of its parameters that some agent changed."""
-        parts, times = self.chosen(without)
-        return times * sum(part.counts.changed for part in parts) / max(1, self.numel)
-
-    def unique_energy(self, agent: str, without: int | None) -> float:
-        """Σ τ² over the unique parameters of one agent; 0 where it takes no part."""
-        parts, times = self.chosen(without)
-        return times * sum(
-            float(part.measures.unique_energy[part.measured.index(agent)])
-            for part in parts
-            if agent in part.measured
+        degree = np.rint(np.tensordot(self.shares(1)[0], self.seen.degree[:, 0], 1)).astype(int)
+        rows = dict(zip(self.at_work, degree.tolist(), strict=True))
+        nothing = [0] * len(self.at_work)
+        return TensorOverlap(
+            name=self.name,
+            numel=self.numel,
+            agents=tuple(
+                AgentCounts(model=name, overlap_degree=tuple(rows.get(name, nothing)))
+                for name in self.agents
+            ),
         )
 
-    def model_of(self, agent: str) -> ModelReference | None:
-        """The model of that name, where it has this tensor."""
-        return next((m for m in agents_of(self.merge) if agent_name(m) == agent), None)
+    def change(self, versions: int) -> Array:
+        """Share of its parameters that some agent changed, ``[versions]``."""
+        by_overlap = self.seen.degree[:, 0].sum(axis=1)
+        # A parameter that k agents changed is counted once by each of them.
+        changed = (by_overlap // np.arange(1, len(self.at_work) + 1)).sum(axis=1)
+        return np.asarray(self.shares(versions) @ changed / max(1, self.numel))
+
+    def unique_energy(self, agent: str, versions: int) -> Array:
+        """Σ τ² over the unique parameters of an agent at work, ``[versions]``."""
+        energies = self.seen.energies[:, ENERGIES.index("unique_energy")]
+        return np.asarray(self.shares(versions) @ energies[:, self.at_work.index(agent)])
+
+    def model_of(self, agent: str) -> ModelReference:
+        """The model of that name, which has this tensor."""
+        return next(model for model in agents_of(self.merge) if agent_name(model) == agent)
 
 
 class Totals:
-    """Sums over a model for ``agents``, in float64, which is exact for counts."""
+    """Sums over a model for N ``agents``, in float64, which is exact for counts.
 
-    def __init__(self, agents: Sequence[str], thresholds: int):
+    Args:
+        agents: of the whole model.
+        strata: its tensors, at least one.
+        versions: how many of every sum.
+    """
+
+    def __init__(self, agents: Sequence[str], strata: Sequence[Stratum], versions: int):
         n = len(agents)
-        self._place = {name: number for number, name in enumerate(agents)}
-        self.parameters = 0.0
-        self.degree = np.zeros((n, n))
-        self.threshold_degree = np.zeros((thresholds, n, n))
-        self.measures = {
-            field.name: np.zeros((n,) if field.name.endswith("energy") else (n, n))
-            for field in fields(Measures)
-        }
-        self.realised = {field.name: np.zeros(n) for field in fields(Realised)}
-        self.is_realised = True
+        self.parameters = sum(stratum.numel for stratum in strata)
+        self.is_realised = all(stratum.realised is not None for stratum in strata)
+        thresholds = strata[0].seen.degree.shape[1]
+        self._degree = np.zeros((versions, thresholds, n, n))
+        self._energies = np.zeros((versions, len(ENERGIES), n))
+        self._pairs = np.zeros((versions, len(PAIRS), n, n))
+        self._realised = np.zeros((versions, len(REALISED), n))
+        for stratum in strata:
+            self._add(stratum, [agents.index(name) for name in stratum.at_work])
 
-    def add(self, stratum: Stratum, without: int | None) -> None:
-        """Add one tensor; ``without`` leaves a group of rows out."""
-        parts, times = stratum.chosen(without)
-        self.parameters += stratum.numel
-        for part in parts:
-            _add_degrees(self.degree, part.counts, self._place, times)
-            for total, counts in zip(self.threshold_degree, part.thresholds, strict=True):
-                _add_degrees(total, counts, self._place, times)
-            places = [self._place[name] for name in part.measured]
-            _add_sums(self.measures, part.measures, places, times)
-            self.is_realised &= part.realised is not None
-            if part.realised is not None:
-                _add_sums(self.realised, part.realised, places, times)
+    def _add(self, stratum: Stratum, places: list[int]) -> None:
+        shares, seen = stratum.shares(len(self._degree)), stratum.seen
+        rows, columns = np.ix_(places, places)
+        self._degree[:, :, places, : len(places)] += np.tensordot(shares, seen.degree, 1)
+        self._energies[:, :, places] += np.tensordot(shares, seen.energies, 1)
+        self._pairs[:, :, rows, columns] += np.tensordot(shares, seen.pairs, 1)
+        if stratum.realised is not None:
+            self._realised[:, :, places] += np.tensordot(shares, stratum.realised, 1)
 
-    def overlap(self, name: str, degree: Array) -> AgentOverlap:
+    def overlap(self, agent: str, place: int, version: int, threshold: int = 0) -> AgentOverlap:
         """An agent's counts, rounded once where they are estimates."""
-        row = degree[self._place[name]]
         return AgentOverlap(
-            model=name,
-            overlap_degree=tuple(int(value) for value in np.rint(row)),
-            parameters=round(self.parameters),
+            model=agent,
+            overlap_degree=tuple(map(int, np.rint(self._degree[version, threshold, place]))),
+            parameters=self.parameters,
         )
 
+    def active(self, version: int) -> Array:
+        """Active parameters of every agent, ``[N]``."""
+        return np.asarray(self._degree[version, 0].sum(axis=1))
 
-def _add_degrees(total: Array, counts: TensorOverlap, place: dict[str, int], times: float) -> None:
-    for agent in counts.agents:
-        total[place[agent.model], : len(agent.overlap_degree)] += times * np.array(
-            agent.overlap_degree, np.float64
-        )
+    def pairs(self, version: int) -> dict[str, Array]:
+        """The sums of pairs by name, ``[N, N]``."""
+        return dict(zip(PAIRS, self._pairs[version], strict=True))
 
-
-def _add_sums(
-    total: dict[str, Array], sums: Measures | Realised, places: list[int], times: float
-) -> None:
-    for name, array in total.items():
-        found = getattr(sums, name).numpy() * times
-        array[np.ix_(*([places] * array.ndim))] += found
+    def of_agent(self, place: int, version: int) -> dict[str, float]:
+        """An agent's own sums by name; those of what was realised only if all was."""
+        sums = dict(zip(ENERGIES, self._energies[version, :, place].tolist(), strict=True))
+        if self.is_realised:
+            sums |= zip(REALISED, self._realised[version, :, place].tolist(), strict=True)
+        return sums

@@ -6,21 +6,22 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.figures import (
+    UniqueEnergy,
     agent_figures,
     pair_figures,
     threshold_figures,
-    unique_kept,
 )
-from mergekit_ram.inspection.intervals import with_intervals
+from mergekit_ram.inspection.intervals import with_change_intervals, with_intervals
 from mergekit_ram.inspection.sampling import GROUPS, Sample
-from mergekit_ram.inspection.strata import Stratum, Totals
-from mergekit_ram.merges.groups import agents_of
+from mergekit_ram.inspection.strata import Array, Stratum, Totals
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.record.build import layer_records, tensor_records
+from mergekit_ram.record.build import agent_places, layer_records, tensor_records
+from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import (
     AgentRecord,
     LayerRecord,
@@ -29,7 +30,6 @@ from mergekit_ram.record.schema import (
     ThresholdAgent,
     ThresholdRecord,
 )
-from mergekit_ram.tensors import agent_name
 
 
 class Summary:
@@ -39,7 +39,7 @@ class Summary:
         merges: of every weight of the output, once.
         loads: what they load.
         strata: what was seen of each that is no buffer.
-        epsilons: the further thresholds.
+        thresholds: the further ε, in the order in which they were counted.
         sample: how the strata were drawn, if they were.
         method: as configured; ``retained`` is that of ``ram`` or of ``ram_plus``.
     """
@@ -49,18 +49,19 @@ class Summary:
         merges: Sequence[ExecuteMergeMethodTask],
         loads: PlannedLoads,
         strata: Sequence[Stratum],
-        epsilons: tuple[float, ...],
+        thresholds: tuple[float, ...],
         sample: Sample | None,
         method: str,
     ):
         self._merges = merges
         self._loads = loads
         self._strata = strata
-        self._epsilons = epsilons
+        self._thresholds = thresholds
         self._sample = sample
         self._method = method
-        names = (agent_name(model) for merge in merges for model in agents_of(merge))
-        self._names = tuple(dict.fromkeys(names))
+        self._versions = 1 if sample is None else 1 + GROUPS
+        self._places = agent_places(merges)
+        self._names = tuple(self._places)
 
     @property
     def parameters(self) -> int:
@@ -77,58 +78,62 @@ class Summary:
 
     def pairs(self) -> tuple[PairRecord, ...]:
         return with_intervals(
-            self._sample, lambda without: list(pair_figures(self._names, self._totals(without)))
+            self._sample, lambda version: list(pair_figures(self._names, self._total, version))
         )
 
     def thresholds(self) -> tuple[ThresholdRecord, ...] | None:
-        """The agents at every ε in ascending order; None where no further one was asked for."""
-        if not self._epsilons:
+        """The agents at every ε; None where no further one was asked for."""
+        if not self._thresholds:
             return None
         found = with_intervals(self._sample, self._threshold_agents)
         size = len(self._names)
         return tuple(
             ThresholdRecord(epsilon=epsilon, agents=found[number * size : (number + 1) * size])
-            for number, epsilon in enumerate(self._epsilons)
+            for number, epsilon in enumerate(self._thresholds)
         )
 
     def tensors(self) -> tuple[TensorRecord, ...]:
-        return with_intervals(self._sample, self._tensors)
+        return with_change_intervals(self._sample, self._tensors, self._changes)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """The change of every layer."""
-        return with_intervals(self._sample, lambda without: layer_records(self._tensors(without)))
+        records = layer_records(self._tensors)
+        places = {record.name: number for number, record in enumerate(records)}
+        changes = np.zeros((self._versions, len(records)))
+        for stratum, change in zip(self._strata, self._changes.T, strict=True):
+            place = places[Place.of(stratum.name).layer]
+            changes[:, place] += change * stratum.numel / max(1, records[place].numel)
+        return with_change_intervals(self._sample, records, changes)
 
-    @functools.lru_cache(maxsize=GROUPS + 1)  # noqa: B019  # as long-lived as what it caches
-    def _totals(self, without: int | None) -> Totals:
-        total = Totals(self._names, len(self._epsilons))
-        for stratum in self._strata:
-            total.add(stratum, without)
-        return total
+    @functools.cached_property
+    def _total(self) -> Totals:
+        return Totals(self._names, self._strata, self._versions)
 
-    def _agents(self, without: int | None) -> list[AgentRecord]:
-        total = self._totals(without)
+    @functools.cached_property
+    def _unique(self) -> list[list[UniqueEnergy]]:
+        return [UniqueEnergy.of(name, self._strata, self._versions) for name in self._names]
+
+    def _agents(self, version: int) -> list[AgentRecord]:
+        total = self._total
+        records = []
+        for place, name in enumerate(self._names):
+            overlap = total.overlap(name, place, version)
+            unique = self._unique[place]
+            scaled = sum(own.rescaled(overlap, version) for own in unique)
+            kept = scaled, sum(float(own.energy[version]) for own in unique)
+            sums = total.of_agent(place, version)
+            records.append(agent_figures(overlap, sums, self._places[name], kept, self._method))
+        return records
+
+    def _threshold_agents(self, version: int) -> list[ThresholdAgent]:
         return [
-            agent_figures(
-                name,
-                place,
-                total,
-                self._merges,
-                unique_kept(self._strata, total.overlap(name, total.degree), without),
-                self._method,
-            )
+            threshold_figures(self._total.overlap(name, place, version, 1 + number), *self._usual)
+            for number in range(len(self._thresholds))
             for place, name in enumerate(self._names)
         ]
 
-    def _threshold_agents(self, without: int | None) -> list[ThresholdAgent]:
-        total = self._totals(without)
-        return [
-            threshold_figures(total.overlap(name, degree), *self._usual_clip)
-            for degree in total.threshold_degree
-            for name in self._names
-        ]
-
     @functools.cached_property
-    def _usual_clip(self) -> tuple[float, float]:
+    def _usual(self) -> tuple[float, float]:
         """r and α of most parameters."""
         numels: Counter[tuple[float, float]] = Counter()
         for stratum in self._strata:
@@ -136,14 +141,11 @@ class Summary:
             numels[settings["r"], settings["alpha"]] += stratum.numel
         return numels.most_common(1)[0][0]
 
-    def _tensors(self, without: int | None) -> tuple[TensorRecord, ...]:
-        if without is None:
-            return self._whole_tensors
-        return tuple(
-            record.model_copy(update={"change": stratum.change(without)})
-            for record, stratum in zip(self._whole_tensors, self._strata, strict=True)
-        )
+    @functools.cached_property
+    def _tensors(self) -> tuple[TensorRecord, ...]:
+        return tensor_records(self._merges, self._loads, self.statistics)
 
     @functools.cached_property
-    def _whole_tensors(self) -> tuple[TensorRecord, ...]:
-        return tensor_records(self._merges, self._loads, self.statistics)
+    def _changes(self) -> Array:
+        """``[versions, tensors]``"""
+        return np.stack([stratum.change(self._versions) for stratum in self._strata], axis=1)

@@ -3,106 +3,136 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from mergekit.common import dtype_from_name
-from mergekit.merge_methods.base import PerInputValues, TensorGroup
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.inspection.sampling import Sample
-from mergekit_ram.inspection.strata import Part, Stratum
+from mergekit_ram.inspection.sampling import Drawn, Sample
+from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.kernels import energies
-from mergekit_ram.merges.groups import LoadedGroup, Tokenizers, load_group, map_tensors
+from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.progress import progress
-from mergekit_ram.tensors import agent_name, agents_at_work, base_of, count_group, merge_group
+from mergekit_ram.tensors import (
+    agent_name,
+    agents_at_work,
+    base_of,
+    check_values,
+    named_errors,
+    recipe_of,
+)
+
+T = TypeVar("T")
+
+KEPT_BYTES = 2**30
+"""Of a sample that stays in memory for the second pass; a larger one is read again."""
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Tensor:
+    """What is looked at of one tensor, and the parameters that hold for it."""
+
+    merge: ExecuteMergeMethodTask
+    numel: int
+    """Of the whole tensor."""
+    drawn: Drawn
+    settings: dict[str, Any]
+    dtype: torch.dtype | None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.tensor.nbytes for entry in self.drawn.group.entries)
+
+    def look(
+        self,
+        function: Callable[..., T],
+        settings: Mapping[str, Any],
+        out_dtype: Any = None,
+        **arguments: Any,
+    ) -> T:
+        """Call a function of :mod:`energies`; its errors name models and tensor."""
+        group = self.drawn.group
+        base, agents = base_of(group), agents_at_work(group, settings)
+        check_values(group, agents)
+        recipe = recipe_of(settings, agents, self.dtype, dtype_from_name(out_dtype))
+        with named_errors(group, [base, *agents]):
+            tensors = [agent.tensor for agent in agents]
+            return function(recipe, base.tensor, tensors, numels=self.drawn.numels, **arguments)
+
+
 class Walk:
-    """Passes over the tensors of a plan, one tensor of each model in memory."""
+    """Passes over the tensors of a plan, one tensor of each model in memory.
 
-    merges: Sequence[ExecuteMergeMethodTask]
-    device: torch.device
-    sample: Sample | None
-    quiet: bool
+    Args:
+        merges: of every weight of the output, once.
+        device: to compute on.
+        sample: of the rows to look at; all by default.
+        quiet: no progress bar.
+    """
 
-    def observe(self, epsilons: Sequence[float]) -> Iterator[Stratum]:
+    def __init__(
+        self,
+        merges: Sequence[ExecuteMergeMethodTask],
+        device: torch.device,
+        sample: Sample | None,
+        quiet: bool,
+    ):
+        self._merges = merges
+        self._device = device
+        self._sample = sample
+        self._quiet = quiet
+        self._kept: list[_Tensor] = []
+
+    def observe(self, thresholds: Sequence[float]) -> Iterator[Stratum]:
         """Everything but ``realised_rescale``."""
-        for merge, loaded, parts in self._parts("Counting overlaps"):
+        size = 0
+        for tensor in self._tensors("Counting overlaps"):
+            group, settings = tensor.drawn.group, tensor.settings
+            # λ is not known yet, and not asked for.
+            plain = {name: value for name, value in settings.items() if name != "rescale"}
             yield Stratum(
-                merge=merge,
-                numel=loaded.group.entries[0].tensor.numel(),
-                parts=[_observe(part, loaded, epsilons) for part in parts],
+                merge=tensor.merge,
+                numel=tensor.numel,
+                agents=tuple(agent_name(entry.id) for entry in group.non_base),
+                at_work=tuple(agent_name(entry.id) for entry in agents_at_work(group, settings)),
+                seen=tensor.look(energies.observe, plain, thresholds=thresholds),
             )
+            size += tensor.nbytes
+            if self._sample is not None and size <= KEPT_BYTES:
+                self._kept.append(tensor)
 
     def realise(self, strata: Sequence[Stratum], statistics: OverlapStatistics) -> None:
-        """Add to every part what rounding leaves of λ_t."""
-        by_name = {stratum.name: stratum for stratum in strata}
-        for merge, loaded, parts in self._parts("Rounding the output"):
-            settings = with_rescale(loaded.settings, statistics)
-            found = by_name[merge.output_weight.name].parts
-            for part, group in zip(found, parts, strict=True):
-                part.realised = _realise(group, settings, loaded.dtype, merge.out_dtype)
+        """Add to every stratum what rounding leaves of λ_t."""
+        is_kept = len(self._kept) == len(strata)
+        again = self._kept if is_kept else self._tensors("Rounding the output")
+        for tensor, stratum in zip(again, strata, strict=True):
+            settings = with_rescale(tensor.settings, statistics)
+            stratum.realised = tensor.look(energies.realise, settings, tensor.merge.out_dtype)
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.device)
-
-    def _parts(
-        self, title: str
-    ) -> Iterator[tuple[ExecuteMergeMethodTask, LoadedGroup, list[TensorGroup]]]:
+    def _tensors(self, title: str) -> Iterator[_Tensor]:
         tokenizers: Tokenizers = {}
         started, read = time.perf_counter(), 0
-        bar = progress(self.merges, title, unit="tensor", quiet=self.quiet)
+        bar = progress(self._merges, title, unit="tensor", quiet=self._quiet)
         for merge in bar:
             # A sample is drawn before anything is moved.
             loaded = load_group(merge, tokenizers, torch.device("cpu"))
             if loaded is None:
                 continue
-            parts = [loaded.group] if self.sample is None else self.sample.parts(loaded.group)
-            yield merge, loaded, [map_tensors(part, self._moved) for part in parts]
-            read += sum(entry.tensor.nbytes for part in parts for entry in part.entries)
+            numel = loaded.group.entries[0].tensor.numel()
+            drawn = Drawn.whole(loaded.group)
+            if self._sample is not None:
+                drawn = self._sample.draw(loaded.group)
+            drawn = replace(drawn, group=map_tensors(drawn.group, self._moved))
+            tensor = _Tensor(merge, numel, drawn, loaded.settings, loaded.dtype)
+            yield tensor
+            read += tensor.nbytes
             rate = read / (time.perf_counter() - started)
             bar.set_postfix_str(f"{rate / 1e6:,.0f} MB/s", refresh=False)
 
-
-def _observe(group: TensorGroup, loaded: LoadedGroup, epsilons: Sequence[float]) -> Part:
-    settings = loaded.settings
-    counts = count_group(group, settings, dtype=loaded.dtype)
-    at = [
-        count_group(group, {**settings, "epsilon": epsilon}, dtype=loaded.dtype)
-        for epsilon in epsilons
-    ]
-    agents = agents_at_work(group, settings)
-    measured = energies.measure(
-        base_of(group).tensor,
-        [entry.tensor for entry in agents],
-        epsilon=settings["epsilon"],
-        weight=settings["weight"].values_for(agents) if agents else (),
-        scale=settings["scale"],
-        overlap_power=settings["overlap_power"],
-        dtype=loaded.dtype,
-    )
-    return Part(counts, tuple(at), [agent_name(entry.id) for entry in agents], measured)
-
-
-def _realise(
-    group: TensorGroup, settings: dict[str, Any], dtype: torch.dtype | None, out_dtype: Any
-) -> energies.Realised:
-    ones = PerInputValues([(entry.id, 1.0) for entry in group.non_base])
-    merged, plain = (
-        merge_group(group, chosen, dtype=dtype, out_dtype=dtype_from_name(out_dtype))
-        for chosen in (settings, {**settings, "rescale": ones})
-    )
-    return energies.realise(
-        base_of(group).tensor,
-        [entry.tensor for entry in agents_at_work(group, settings)],
-        merged,
-        plain,
-        epsilon=settings["epsilon"],
-        dtype=dtype,
-    )
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device)

@@ -7,7 +7,7 @@ compiled by numba work on them where numba is installed and the tensors are on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -72,10 +72,10 @@ def count(
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         ValueError: ε is negative, NaN or infinite.
     """
-    _check_epsilon(epsilon)
+    check_epsilon(epsilon)
     chunks = Chunks((base, *agents), dtype, chunk_size)
     tally = Tally(len(agents))
-    backend = _backend(chunks, chunks.compute_dtype)
+    backend = backend_for(chunks, chunks.compute_dtype)
 
     def work(first: int, step: int) -> torch.Tensor:
         histograms = tally.histograms(chunks.device)
@@ -85,7 +85,7 @@ def count(
                 count_chunk(chunk)
         return histograms.sum(dim=1)
 
-    return tally.counts(base.numel(), shared_out(work, _workers(backend, chunks)))
+    return tally.counts(base.numel(), shared_out(work, workers(backend, chunks)))
 
 
 def merge(
@@ -160,34 +160,53 @@ def merge_and_count(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.T
 def _merge(
     recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor], tally: Tally
 ) -> Merged:
-    _check_epsilon(recipe.epsilon)
+    check_epsilon(recipe.epsilon)
     chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
     out_dtype = recipe.out_dtype or chunks.input_dtype
     out = torch.empty(base.shape, dtype=out_dtype, device=base.device)
     flat_out = out.view(-1)
-    largest = min(torch.finfo(out.dtype).max, torch.finfo(chunks.compute_dtype).max)
-    backend = _backend(chunks, out.dtype)
+    backend = backend_for(chunks, out.dtype)
 
     def work(first: int, step: int) -> torch.Tensor:
         histograms = tally.histograms(chunks.device)
-        merge_chunk = backend.merger(chunks, recipe, largest, tally.bits, histograms)
+        merge_chunk = merger(backend, chunks, recipe, out.dtype, tally.bits, histograms)
         for chunk in chunks.walk(first, step):
-            target = flat_out[chunk.start : chunk.stop]
             with at(chunk):
-                if not merge_chunk(chunk, target):
-                    _check_fits(chunk, recipe, target)
+                merge_chunk(chunk, flat_out[chunk.start : chunk.stop])
         return histograms.sum(dim=1)
 
-    found = shared_out(work, _workers(backend, chunks))
+    found = shared_out(work, workers(backend, chunks))
     return Merged(out, tally.counts(base.numel(), found))
 
 
-def _check_epsilon(epsilon: float) -> None:
+def merger(
+    backend: ModuleType,
+    chunks: Chunks,
+    recipe: Recipe,
+    out_dtype: torch.dtype,
+    bits: int,
+    histograms: torch.Tensor,
+) -> Callable[[Chunk, torch.Tensor], None]:
+    """What merges a chunk into a tensor of ``out_dtype``, or refuses it.
+
+    Other arguments as in :func:`mergekit_ram.kernels.torch_path.merger`.
+    """
+    largest = min(torch.finfo(out_dtype).max, torch.finfo(chunks.compute_dtype).max)
+    merge_chunk = backend.merger(chunks, recipe, largest, bits, histograms)
+
+    def merge(chunk: Chunk, target: torch.Tensor) -> None:
+        if not merge_chunk(chunk, target):
+            _check_fits(chunk, recipe, target)
+
+    return merge
+
+
+def check_epsilon(epsilon: float) -> None:
     if not 0 <= epsilon < float("inf"):
         raise ValueError(f"epsilon must be a finite number ≥ 0; got {epsilon}")
 
 
-def _backend(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
+def backend_for(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
     """Where the loops are that suit these tensors, which also decides the chunks' size."""
     if chunks.device.type != "cpu" or not numba_path.available():
         return torch_path
@@ -196,7 +215,7 @@ def _backend(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
     return numba_path
 
 
-def _workers(backend: ModuleType, chunks: Chunks) -> int:
+def workers(backend: ModuleType, chunks: Chunks) -> int:
     """Compiled loops run beside each other. Torch operations are so short that handing over
     Python's lock between them costs all that a second thread gains."""
     return workers_for(chunks) if backend is numba_path else 1

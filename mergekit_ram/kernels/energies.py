@@ -1,165 +1,158 @@
-"""Energies, angles and sign conflicts of task vectors: what inspecting computes beside counts.
+"""Energies, angles and sign conflicts of task energies: what inspecting computes beside counts.
 
-Task vectors are taken as the merge takes them (float32, float64 for float64 inputs) and their
-products summed in float64, chunk by chunk.
+Task energies are taken as the merge takes them (float32, float64 for float64 inputs) and their
+products summed in float64. Every chunk's sums are kept apart and added up in the order of the
+chunks, so that no result depends on the number of threads. The compiled loops do it where they
+can (:mod:`.energies_numba`), torch operations elsewhere (:mod:`.energies_torch`): the counts are
+the same, and the sums but for their own rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import torch
 
-from mergekit_ram.kernels import torch_path
-from mergekit_ram.kernels.chunks import Chunk, Chunks
+from mergekit_ram.kernels import count_and_merge as kernels
+from mergekit_ram.kernels import energies_numba, energies_torch, numba_path
+from mergekit_ram.kernels.chunks import Chunk, Chunks, Scratch
 from mergekit_ram.kernels.recipe import Recipe
+from mergekit_ram.kernels.sums import Array, Edges, Observed, Pieces
+from mergekit_ram.kernels.tally import Tally
+from mergekit_ram.kernels.threads import at, shared_out
+
+Look = Callable[[Chunk, Edges], tuple[Any, ...]]
 
 
-@dataclass
-class Measures:
-    """Sums over the parameters of one tensor, float64; rows and columns are its N agents."""
-
-    energy: torch.Tensor
-    """``[N]`` E = Σ τ² over the active parameters."""
-    unique_energy: torch.Tensor
-    """``[N]`` U = Σ τ² over the unique ones."""
-    shared_energy: torch.Tensor
-    """``[N]`` S = Σ m · τ over the shared ones, m what the merge adds there."""
-    mean_energy: torch.Tensor
-    """``[N]`` Σ τ̄ · τ over the active ones, τ̄ the mean of all N task vectors."""
-    both: torch.Tensor
-    """``[N, N]`` parameters that both agents changed."""
-    dot: torch.Tensor
-    """``[N, N]`` Σ τ_a · τ_b over those."""
-    square: torch.Tensor
-    """``[N, N]`` Σ τ_a² over those."""
-    agreement: torch.Tensor
-    """``[N, N]`` how many of those move the same way, less how many do not."""
-
-    @classmethod
-    def zeros(cls, agents: int, device: torch.device) -> Measures:
-        shapes = [(agents,)] * 4 + [(agents, agents)] * 4
-        return cls(*(torch.zeros(s, dtype=torch.float64, device=device) for s in shapes))
-
-    def cpu(self) -> Measures:
-        return Measures(*(getattr(self, field.name).cpu() for field in fields(self)))
-
-
-@torch.no_grad()
-def measure(
+def observe(
+    recipe: Recipe,
     base: torch.Tensor,
     agents: Sequence[torch.Tensor],
     *,
-    epsilon: float,
-    weight: Sequence[float],
-    scale: float = 1.0,
-    overlap_power: float = 1.0,
-    dtype: torch.dtype | None = None,
-    chunk_size: int | None = None,
-) -> Measures:
-    """Measure one tensor; arguments as in :func:`mergekit_ram.kernels.count_and_merge.merge`.
-
-    Returns:
-        The sums, on the CPU. NaN and infinity are not looked for; count first.
-    """
-    chunks = Chunks((base, *agents), dtype, chunk_size)
-    recipe = Recipe.of(len(agents), epsilon, None, weight, scale, overlap_power)
-    sums = Measures.zeros(len(agents), chunks.device)
-    with _one_thread():
-        for chunk in chunks.walk():
-            _add_chunk(sums, chunk, recipe)
-    return sums.cpu()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep products of a few rows in the calling thread.
-
-    The libraries behind them wake all threads for each, and where another process is busy these
-    wait for one another a hundred times longer than the product takes.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _add_chunk(sums: Measures, chunk: Chunk, recipe: Recipe) -> None:
-    raw = _deltas(chunk)
-    delta = torch.hardshrink(raw, recipe.epsilon)
-    sign = delta.sign()
-    active = sign.abs()
-    overlap = active.sum(dim=0)
-    weights = torch.tensor(recipe.weight, dtype=delta.dtype, device=delta.device)
-    share = torch_path.share((delta * weights[:, None]).sum(dim=0), overlap, recipe).double()
-
-    mean = raw.mean(dim=0).double()
-    # A chunk has fewer than 2**24 elements, so these are whole numbers even in float32.
-    sums.both += active @ active.T
-    sums.agreement += sign @ sign.T
-    delta = delta.double()
-    square = delta.square()
-    sums.energy += square.sum(dim=1)
-    sums.unique_energy += square @ (overlap == 1).double()
-    sums.shared_energy += delta @ (share * (overlap >= 2))
-    sums.mean_energy += delta @ mean
-    sums.dot += delta @ delta.T
-    sums.square += square @ active.T.double()
-
-
-def _deltas(chunk: Chunk) -> torch.Tensor:
-    """All task vectors ``[N, length]``, in scratch memory."""
-    block = chunk.load_all()
-    return block[1:].sub_(block[0])
-
-
-@dataclass
-class Realised:
-    """What a merge's rounded output kept of λ, per agent, float64 ``[N]``."""
-
-    step: torch.Tensor
-    """Σ (out − base) · τ over the unique parameters."""
-    changed: torch.Tensor
-    """Unique parameters whose stored value differs from the one that λ = 1 gives."""
-
-
-@torch.no_grad()
-def realise(
-    base: torch.Tensor,
-    agents: Sequence[torch.Tensor],
-    merged: torch.Tensor,
-    plain: torch.Tensor,
-    *,
-    epsilon: float,
-    dtype: torch.dtype | None = None,
-    chunk_size: int | None = None,
-) -> Realised:
-    """Compare a merge with its inputs.
+    thresholds: Sequence[float] = (),
+    numels: Sequence[int] | None = None,
+) -> Observed:
+    """See what there is to see in one tensor before λ is known.
 
     Args:
+        recipe: of the merge; its λ is not asked for.
         base: the base's tensor.
         agents: the agents' tensors.
-        merged: what ``ram_plus`` makes of them, in the output dtype.
-        plain: what it makes of them with every λ at 1.
-        epsilon: ε of the merge.
-        dtype: round the inputs to this dtype first, as the merge did.
-        chunk_size: elements per step.
+        thresholds: further ε to count at.
+        numels: sizes of the pieces, consecutive elements; by default the tensor is one.
+
+    Raises:
+        KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
+        ValueError: ε is negative, NaN or infinite.
     """
-    chunks = Chunks((base, *agents), dtype, chunk_size)
-    sums = [torch.zeros(len(agents), dtype=torch.float64, device=chunks.device) for _ in range(2)]
-    with _one_thread():
-        for chunk in chunks.walk():
-            delta = torch.hardshrink(_deltas(chunk), epsilon)
-            active = delta.sign().abs()
-            unique = active * (active.sum(dim=0) == 1)
-            out = merged.view(-1)[chunk.start : chunk.stop]
-            # Zeros of either sign are the same value.
-            differs = (out != plain.view(-1)[chunk.start : chunk.stop]).to(unique.dtype)
-            step = out.double() - chunk.load(0, chunk.buffer("base")).double()
-            sums[0] += (unique * delta).double() @ step
-            sums[1] += unique @ differs
-    return Realised(*(total.cpu() for total in sums))
+    epsilons = (recipe.epsilon, *thresholds)
+    for epsilon in epsilons:
+        kernels.check_epsilon(epsilon)
+    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    pieces = Pieces(numels or (base.numel(),))
+    backend = kernels.backend_for(chunks, chunks.compute_dtype)
+    n = len(agents)
+    degree = np.zeros((len(pieces), len(epsilons), n, n), np.int64)
+    energies, pairs = np.zeros((len(pieces), 4, n)), np.zeros((len(pieces), 4, n, n))
+    _add_up(
+        lambda: _path(backend).observer(chunks, recipe, epsilons),
+        chunks,
+        pieces,
+        kernels.workers(backend, chunks),
+        (degree, energies, pairs),
+    )
+    return Observed(pieces.numels, degree, energies, pairs)
+
+
+def realise(
+    recipe: Recipe,
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    *,
+    numels: Sequence[int] | None = None,
+) -> Array:
+    """Merge one tensor, and see what its rounding leaves of λ; the result is not kept.
+
+    Args:
+        recipe: of the merge, with λ.
+        base: the base's tensor.
+        agents: the agents' tensors.
+        numels: as :func:`observe` takes them.
+
+    Returns:
+        :data:`mergekit_ram.kernels.sums.REALISED`, ``[pieces, 2, agents]``.
+
+    Raises:
+        KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
+        KernelOverflowError: the result is too large for its dtype.
+    """
+    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    pieces = Pieces(numels or (base.numel(),))
+    out_dtype = recipe.out_dtype or chunks.input_dtype
+    backend = kernels.backend_for(chunks, out_dtype)
+    sums = np.zeros((len(pieces), 2, len(agents)))
+    _add_up(
+        lambda: _merging(recipe, chunks, backend, out_dtype),
+        chunks,
+        pieces,
+        kernels.workers(backend, chunks),
+        (sums,),
+    )
+    return sums
+
+
+def _merging(recipe: Recipe, chunks: Chunks, backend: ModuleType, out_dtype: torch.dtype) -> Look:
+    """What merges a chunk with λ and without it, and compares both with the inputs."""
+    scratch = Scratch(out_dtype, chunks.device)
+    plain = replace(recipe, unique_factor=tuple(recipe.scale * w for w in recipe.weight))
+    nothing = Tally(0)
+    mergers = [
+        kernels.merger(
+            backend, chunks, each, out_dtype, nothing.bits, nothing.histograms(chunks.device)
+        )
+        for each in (recipe, plain)
+    ]
+    compare = _path(backend).comparer(chunks, recipe.epsilon)
+
+    def look(chunk: Chunk, edges: Edges) -> tuple[Any, ...]:
+        found = []
+        for number, merge in enumerate(mergers):
+            target = scratch.get(f"merged {number}", (chunk.length,))
+            merge(chunk, target)
+            found.append(target)
+        return compare(chunk, edges, *found)  # type: ignore[no-any-return]
+
+    return look
+
+
+def _path(backend: ModuleType) -> ModuleType:
+    return energies_numba if backend is numba_path else energies_torch
+
+
+def _add_up(
+    make: Callable[[], Look],
+    chunks: Chunks,
+    pieces: Pieces,
+    workers: int,
+    totals: tuple[Any, ...],
+) -> None:
+    """Add what is seen in every chunk to the totals of its pieces, in the order of the chunks."""
+
+    def work(first: int, step: int) -> list[tuple[int, int, tuple[Any, ...]]]:
+        look = make()
+        found = []
+        for chunk in chunks.walk(first, step):
+            edges = pieces.within(chunk)
+            with at(chunk):
+                found.append((chunk.start, edges.first, look(chunk, edges)))
+        return found
+
+    seen = itertools.chain.from_iterable(shared_out(work, workers))
+    for _, first, arrays in sorted(seen, key=lambda found: found[0]):
+        for total, array in zip(totals, arrays, strict=True):
+            total[first : first + len(array)] += array

@@ -29,10 +29,10 @@ Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 
-def _compiled(function: Callable[..., T]) -> Callable[..., T]:
+def _compiled(function: Callable[..., T], **more: Any) -> Callable[..., T]:
     """Machine code, made when it first meets a dtype and kept for the next process."""
     # numpy's error model: a division by zero gives infinity instead of leaving the loop.
-    options = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
     try:
         compiled: Callable[..., T] = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to keep it in

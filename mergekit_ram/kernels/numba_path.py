@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def counter(
     chunks: Chunks, epsilon: float, bits: int, histograms: torch.Tensor
 ) -> Callable[[Chunk], None]:
     """As :func:`mergekit_ram.kernels.torch_path.counter`, with all lanes in use."""
-    strip = _Strip(chunks)
+    strip = Strip(chunks)
     loop = _loops().count_block
     threshold, cells = strip.number(epsilon), histograms.numpy()
 
@@ -68,7 +68,7 @@ def merger(
     chunks: Chunks, recipe: Recipe, largest: float, bits: int, histograms: torch.Tensor
 ) -> Callable[[Chunk, torch.Tensor], bool]:
     """As :func:`mergekit_ram.kernels.torch_path.merger`, with all lanes in use."""
-    strip = _Strip(chunks)
+    strip = Strip(chunks)
     loop = _loops().merge_block
     arguments = (
         strip.number(recipe.epsilon),
@@ -107,21 +107,24 @@ def reads(chunks: Chunks) -> bool:
     return is_plain and can_hold(chunks.input_dtype, chunks)
 
 
-class _Strip:
+class Strip:
     """Scratch memory of one thread's loops, and how they find their inputs."""
 
-    def __init__(self, chunks: Chunks):
+    def __init__(self, chunks: Chunks, count: int | None = None):
         is_double = chunks.compute_dtype == torch.float64
         self.number: Any = np.float64 if is_double else np.float32
         self.finite = np.finfo(self.number).max
         self._reads = reads(chunks)
-        self._values = np.empty((chunks.count, STRIP), self.number)
+        self._values = np.empty((count or chunks.count, STRIP), self.number)
         self._bits = self._values.view(np.uint64 if is_double else np.uint32)
 
     def of(self, chunk: Chunk) -> tuple[Array, Array, int, int, Array, Array]:
         """The first arguments of a loop over this chunk; its inputs must stay alive."""
-        parts = chunk.parts if self._reads else chunk.load_all().unbind()
+        return self.reading(chunk.parts if self._reads else chunk.load_all().unbind())
+
+    def reading(self, parts: Sequence[torch.Tensor]) -> tuple[Array, Array, int, int, Array, Array]:
+        """The same for tensors ``[length]`` of one dtype that the loops read."""
         addresses = np.array([part.data_ptr() for part in parts], np.uint64)
         like = parts[0][:0].view(_BITS[parts[0].dtype]).numpy()
         shift = 16 if parts[0].dtype == torch.bfloat16 else 0
-        return addresses, like, chunk.length, shift, self._values, self._bits
+        return addresses, like, parts[0].numel(), shift, self._values, self._bits

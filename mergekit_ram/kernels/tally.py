@@ -38,21 +38,26 @@ class Tally:
         self.bits = max(1, min(PATTERN_BITS, agents))
         self._shape = (-(-agents // self.bits), LANES, (agents + 1) << self.bits)
 
-    def histograms(self, device: torch.device) -> torch.Tensor:
-        """Zeros, int64 ``[groups, lanes, cells]``: one group per ``bits`` agents."""
-        return torch.zeros(self._shape, dtype=torch.int64, device=device)
+    def histograms(self, device: torch.device, *each: int) -> torch.Tensor:
+        """Zeros, int64 ``[*each, groups, lanes, cells]``: one group per ``bits`` agents."""
+        return torch.zeros((*each, *self._shape), dtype=torch.int64, device=device)
 
     def counts(self, numel: int, found: Sequence[torch.Tensor]) -> OverlapCounts:
         """What all threads' histograms ``[groups, cells]`` say together."""
         total = sum(found, torch.zeros((), dtype=torch.int64)).cpu()
-        return OverlapCounts(numel, self._degrees(total))
+        return OverlapCounts(numel, tuple(map(tuple, self.degrees(total).tolist())))
 
-    def _degrees(self, histograms: torch.Tensor) -> tuple[tuple[int, ...], ...]:
-        """Active parameters per agent and overlap count ≥ 1."""
-        by_overlap = histograms.view(-1, self._agents + 1, 1 << self.bits)[:, 1:]
+    def degrees(self, histograms: torch.Tensor) -> torch.Tensor:
+        """Active parameters per agent and overlap count ≥ 1, ``[…, agents, agents]``.
+
+        Args:
+            histograms: ``[…, groups, cells]``.
+        """
+        shape = (*histograms.shape[:-1], self._agents + 1, 1 << self.bits)
+        by_overlap = histograms.view(shape)[..., 1:, :]
         # [groups, overlap counts, patterns] times [patterns, agents of the group]
-        found = (by_overlap @ _membership(self.bits)).transpose(1, 2).flatten(0, 1)
-        return tuple(tuple(row) for row in found[: self._agents].tolist())
+        found = (by_overlap @ _membership(self.bits)).transpose(-1, -2).flatten(-3, -2)
+        return found[..., : self._agents, :]
 
 
 @functools.lru_cache

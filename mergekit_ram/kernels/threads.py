@@ -70,3 +70,18 @@ class _Refused(Exception):
         super().__init__(start)
         self.start = start
         self.error = error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep short operations of torch, or products of a few rows, in the calling thread.
+
+    Otherwise all threads are woken for each, and where another process is busy these wait for one
+    another a hundred times longer than the operation takes.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 
+from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import agents_of, factor_of
@@ -109,16 +110,23 @@ def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
     )
 
 
-def agent_record(
-    agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask], **more: object
-) -> AgentRecord:
+AgentPlaces = list[tuple[ExecuteMergeMethodTask, ModelReference]]
+"""Merges that an agent is part of, one for every set of parameters that it meets there."""
+
+
+def agent_places(merges: Sequence[ExecuteMergeMethodTask]) -> dict[str, AgentPlaces]:
+    """The places of every agent, by its name."""
+    found: dict[str, dict[object, tuple[ExecuteMergeMethodTask, ModelReference]]] = {}
+    for merge in merges:
+        shared = tuple(merge.parameters.items())
+        for model in agents_of(merge):
+            key = shared, tuple(merge.input_parameters[model].items())
+            found.setdefault(agent_name(model), {}).setdefault(key, (merge, model))
+    return {name: list(places.values()) for name, places in found.items()}
+
+
+def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: object) -> AgentRecord:
     """An agent's counts and factors; ``more`` are the figures that only inspecting computes."""
-    places = [
-        (merge, model)
-        for merge in merges
-        for model in agents_of(merge)
-        if agent_name(model) == agent.model
-    ]
     weights = [merge.input_parameters[model]["weight"] for merge, model in places]
     # Where the agent takes no part it has no factor either.
     active = [place for place, weight in zip(places, weights, strict=True) if weight != 0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput
 from mergekit_ram.record.build import (
+    agent_places,
     agent_record,
     base_names,
     layer_records,
@@ -63,7 +64,7 @@ class MergeRecorder:
         statistics, merges = self.ledger.statistics, self.ledger.merges
         if statistics is None:
             return None
-        settings = settings_record(merges)
+        settings, places = settings_record(merges), agent_places(merges)
         tensors = tensor_records(merges, self.loads, statistics)
         record = OverlapRecord(
             kind="merge",
@@ -73,7 +74,7 @@ class MergeRecorder:
             parameters=statistics.parameters,
             settings=settings,
             out_dtype=", ".join(self.dtypes),
-            agents=tuple(agent_record(agent, merges) for agent in statistics.agents),
+            agents=tuple(agent_record(agent, places[agent.model]) for agent in statistics.agents),
             tensors=tensors,
             layers=layer_records(tensors),
             seconds=round(self.ledger.seconds, 3),
