@@ -86,7 +86,7 @@ def count_group(
         InputError: NaN or infinity, or a dtype that is no plain float.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
-    _check_values(group, agents)
+    check_values(group, agents)
     with named_errors(group, [base, *agents]):
         counts = kernels.count(
             base.tensor,
@@ -117,16 +117,7 @@ def merge_group(
     tensors = [agent.tensor for agent in agents]
     counted = _counted.get()
     with named_errors(group, [base, *agents]):
-        recipe = kernels.Recipe.of(
-            len(agents),
-            settings["epsilon"],
-            None if rescale is None else rescale.values_for(agents),
-            settings["weight"].values_for(agents),
-            settings["scale"],
-            settings["overlap_power"],
-            dtype=dtype,
-            out_dtype=out_dtype,
-        )
+        recipe = recipe_of(settings, agents, dtype, out_dtype)
         if counted is None:
             return kernels.merge_by(recipe, base.tensor, tensors)
         merged = kernels.merge_and_count(recipe, base.tensor, tensors)
