@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mergekit_ram.methods import RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
     from mergekit_ram.record.schema import OverlapRecord, read_record
+    from mergekit_ram.show.page import write_page
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "merge",
     "read_record",
     "uninstall",
+    "write_page",
 ]
 
 _HOMES = {
@@ -50,6 +52,7 @@ _HOMES = {
     "TensorOverlap": "overlap",
     "OverlapRecord": "record.schema",
     "read_record": "record.schema",
+    "write_page": "show.page",
 }
 
 

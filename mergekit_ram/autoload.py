@@ -120,7 +120,20 @@ def _answer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     if asked and _failure is not None:
         # mergekit's own `ram` is another formula: no answer is better than that one.
         raise _failure
-    return wrapped(*args, **kwargs)
+    try:
+        return wrapped(*args, **kwargs)
+    except RuntimeError as error:
+        raise _named(error, [*args, *kwargs.values()]) from None
+
+
+def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
+    """The registry's refusal of a method that does not exist, with the nearest that does."""
+    if len(asked) != 1 or not isinstance(asked[0], str):
+        return error
+    from mergekit_ram.plan import misspelt
+
+    methods = sys.modules[REGISTRY_MODULE].registered_methods()
+    return misspelt.unknown_method(asked[0], [method.spec.name for method in methods])
 
 
 def _bring_in(*, planners: bool) -> None:

@@ -25,6 +25,10 @@ class PlanError(RamError, RuntimeError):
     """A merge that was not planned as a whole, so that no λ_t is known."""
 
 
+class MethodError(RamError, RuntimeError):
+    """A merge method that mergekit does not know; the message names the nearest one."""
+
+
 class HostError(RamError, RuntimeError):
     """An installed mergekit that this version does not know how to extend."""
 

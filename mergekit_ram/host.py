@@ -189,6 +189,18 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     Raises:
         RamError: models, parameters or mergekit are not as they have to be.
     """
+    return _plans.pop(rehearse(config, options)).recorder()
+
+
+def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:
+    """Let mergekit plan a merge by any method, as far as the first weight.
+
+    Returns:
+        The planner.
+
+    Raises:
+        RamError: models, parameters or mergekit are not as they have to be.
+    """
     from mergekit.io.tasks import LoaderCache
 
     module: Any = importlib.import_module(MERGE_MODULE)
@@ -200,7 +212,7 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     )
     planner = module.MergePlanner(config, architecture, options, out_config)
     planner._plan()
-    return _plans.pop(planner).recorder()
+    return planner
 
 
 def _counting_device(options: Any) -> str | None:

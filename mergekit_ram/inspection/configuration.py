@@ -18,14 +18,14 @@ OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
 """Methods whose parameters mean what ours of the same name mean."""
 
 
-def read_config(path: Path) -> MergeConfiguration:
+def read_config(path: str | Path) -> MergeConfiguration:
     """A configuration of any merge method.
 
     Raises:
         InputError: the file cannot be read as one.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
         config = MergeConfiguration.model_validate(yaml.safe_load(text))
     except (OSError, ValueError, yaml.YAMLError, RuntimeError) as error:
         reason = " ".join(str(error).split())
@@ -45,13 +45,18 @@ def as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:
             f"the configuration ({config.merge_method}) names no `base_model:`, the model that "
             "all agents were trained from. Add it."
         )
-    # Recorded counts are not what is to be looked at.
-    known = {parameter.name for parameter in RamPlusMerge.spec.parameters} - {"statistics"}
-    keep = known if config.merge_method in OWN_METHODS else set()
+    spec = RamPlusMerge.spec
+    if config.merge_method == spec.name:
+        return config
+    # Counts that a file records are of another merge than the one that is looked at.
+    shared = {parameter.name for parameter in spec.shared_parameters} - {"statistics"}
+    of_models = {parameter.name for parameter in spec.input_parameters}
+    if config.merge_method not in OWN_METHODS:
+        shared, of_models = set(), set()
     # By name, since fields left out and fields set to nothing are the same here.
     plain = config.model_dump(exclude_none=True)
     return MergeConfiguration.model_validate(
-        _with_parameters(plain, keep) | {"merge_method": "ram_plus"}
+        _with_parameters(plain, shared | of_models, of_models) | {"merge_method": spec.name}
     )
 
 
@@ -59,14 +64,16 @@ def _slices_name_bases(config: MergeConfiguration) -> bool:
     return bool(config.slices) and all(piece.base_model for piece in config.slices or ())
 
 
-def _with_parameters(node: Any, keep: set[str]) -> Any:
+def _with_parameters(node: Any, keep: set[str], of_models: set[str]) -> Any:
+    """The same without parameters but those to keep; in a model's section, those of models."""
     if isinstance(node, dict):
+        here = of_models if "model" in node else keep
         return {
-            key: {name: kept for name, kept in value.items() if name in keep}
+            key: {name: kept for name, kept in value.items() if name in here}
             if key == "parameters" and isinstance(value, dict)
-            else _with_parameters(value, keep)
+            else _with_parameters(value, keep, of_models)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
-        return [_with_parameters(item, keep) for item in node]
+        return [_with_parameters(item, keep, of_models) for item in node]
     return node

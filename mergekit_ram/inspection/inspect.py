@@ -7,61 +7,76 @@ all is counted.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
-from mergekit_ram import host
 from mergekit_ram.autoload import install
-from mergekit_ram.errors import HostError
-from mergekit_ram.inspection.configuration import as_ram_plus
+from mergekit_ram.errors import HostError, InputError, ParameterError
+from mergekit_ram.inspection.configuration import read_config
+from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
 from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.record.build import base_names, settings_record, versions
 from mergekit_ram.record.findings import findings_of
-from mergekit_ram.record.schema import OverlapRecord, SampleRecord
+from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
 
 
 def inspect(
-    config: MergeConfiguration,
+    config: MergeConfiguration | str | Path,
     options: MergeOptions | None = None,
     *,
-    epsilons: Sequence[float] = (),
-    sample: Sample | None = None,
+    epsilons: float | Iterable[float] = (),
+    sample: Sample | float | None = None,
     realised: bool = True,
 ) -> OverlapRecord:
     """Inspect the merge that a configuration describes, as if by ``ram_plus``.
 
+    What the merge would warn of is logged, and what it would refuse is refused.
+
     Args:
-        config: of any method; of one that is not ours, base and models alone are taken.
+        config: of any method, or the YAML file that holds it; of a method that is not ours, base
+            and models alone are taken. For a record's file, or a folder with one, that record is
+            read again.
         options: of mergekit's commands.
-        epsilons: further thresholds to count at, in the same pass.
-        sample: look at a share of the rows; every figure is then an estimate.
+        epsilons: further thresholds to count at, in the same pass; the merge's own is added.
+        sample: look at this share of the rows, between 0 and 1; every figure is then an estimate.
         realised: read the models a second time for ``realised_rescale``.
 
     Raises:
         RamError: the models do not fit together, or cannot be merged.
+        ParameterError: a threshold or share out of range.
     """
     started = time.perf_counter()
+    sample, thresholds = _as_sample(sample), _as_thresholds(epsilons)
+    if not isinstance(config, MergeConfiguration):
+        if Path(config).is_dir() or Path(config).suffix == ".json":
+            return _read_again(config, sample, thresholds)
+        config = read_config(config)
     options = options or MergeOptions()
     if not install():
         raise HostError(
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to inspect a merge"
         )
-    plan = host.plan_weights(as_ram_plus(config), options)
+    plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
+    settings = settings_record(merges)
+    if thresholds:
+        thresholds = tuple(sorted({*thresholds, *_values(settings.epsilon)}))
     walk = Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
-    strata = list(walk.observe(epsilons))
-    summary = Summary(merges, plan.loads, strata, tuple(epsilons), sample, config.merge_method)
+    strata = list(walk.observe(thresholds))
+    summary = Summary(merges, plan.loads, strata, thresholds, sample, config.merge_method)
     if realised:
         walk.realise(strata, summary.statistics)
-    settings = settings_record(merges)
     record = OverlapRecord(
         kind="inspection",
         merge_method=config.merge_method,
@@ -81,6 +96,34 @@ def inspect(
         versions=versions(),
     )
     return record.model_copy(update={"findings": findings_of(record)})
+
+
+def _as_sample(share: Sample | float | None) -> Sample | None:
+    return share if share is None or isinstance(share, Sample) else Sample(share)
+
+
+def _as_thresholds(epsilons: float | Iterable[float]) -> tuple[float, ...]:
+    is_one = isinstance(epsilons, str) or not isinstance(epsilons, Iterable)
+    values: list[Any] = [epsilons] if is_one else [*epsilons]  # type: ignore[misc]
+    for value in values:
+        if isinstance(value, bool | str) or not 0 <= value < math.inf:
+            raise ParameterError(f"epsilons must be finite numbers ≥ 0; got {value!r}")
+    return tuple(sorted({float(value) for value in values}))
+
+
+def _read_again(
+    source: str | Path, sample: Sample | None, thresholds: tuple[float, ...]
+) -> OverlapRecord:
+    if sample is not None or thresholds:
+        raise InputError(
+            f"{source} is a record: epsilons and sample are of models, and it has none. Give the "
+            "YAML file."
+        )
+    return read_record(source)
+
+
+def _values(setting: Setting) -> tuple[float, ...]:
+    return setting if isinstance(setting, tuple) else (setting,)
 
 
 def _sample_record(sample: Sample | None, strata: Sequence[Stratum]) -> SampleRecord | None:

@@ -6,12 +6,14 @@ import math
 import zlib
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from mergekit.merge_methods.base import TensorGroup
 
+from mergekit_ram.errors import ParameterError
 from mergekit_ram.kernels.threads import one_thread
 from mergekit_ram.merges.groups import map_tensors
 
@@ -43,10 +45,20 @@ class Sample:
     Args:
         fraction: of the rows of every tensor, above 0 and below 1.
         seed: of the choice.
+
+    Raises:
+        ParameterError: another fraction.
     """
 
     fraction: float
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.fraction, Real) and not isinstance(self.fraction, bool)
+        if not (is_number and 0 < self.fraction < 1):
+            raise ParameterError(
+                f"sample must be a share of the rows above 0 and below 1; got {self.fraction!r}"
+            )
 
     def rows(self, name: str, count: int) -> list[torch.Tensor]:
         """The chosen rows of a tensor, in at most ``GROUPS`` groups, each in ascending order.

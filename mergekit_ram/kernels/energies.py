@@ -50,7 +50,8 @@ def observe(
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         ValueError: ε is negative, NaN or infinite.
     """
-    epsilons = (recipe.epsilon, *thresholds)
+    # The merge's own is among them as a rule, and need not be counted twice.
+    epsilons = tuple(dict.fromkeys((recipe.epsilon, *thresholds)))
     for epsilon in epsilons:
         kernels.check_epsilon(epsilon)
     chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
@@ -66,7 +67,8 @@ def observe(
         kernels.workers(backend, chunks),
         (degree, energies, pairs),
     )
-    return Observed(pieces.numels, degree, energies, pairs)
+    asked = [epsilons.index(epsilon) for epsilon in (recipe.epsilon, *thresholds)]
+    return Observed(pieces.numels, degree[:, asked], energies, pairs)
 
 
 def realise(

@@ -1,16 +1,34 @@
-"""Parameters that would have no effect, which mergekit does not tell."""
+"""Methods and parameters that are not known, which mergekit tells badly or not at all."""
 
 from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods.base import MergeMethodSpec
 
+from mergekit_ram.errors import MethodError
+
 LOG = logging.getLogger("mergekit_ram")
+
+
+def unknown_method(name: str, known: Iterable[str]) -> MethodError:
+    """The error about a merge method that does not exist.
+
+    >>> str(unknown_method("ramplus", ["linear", "ram", "ram_plus"]))
+    "Unimplemented merge method ramplus: did you mean 'ram_plus'?"
+    """
+    names = sorted(known)
+    plain = {other: other.replace("_", "") for other in names}
+    # Nobody remembers where the underscores are, and a plus is spoken.
+    wanted = name.lower().replace("+", "plus").replace("-", "").replace("_", "").replace(" ", "")
+    close = difflib.get_close_matches(wanted, plain.values(), n=1)
+    nearest = next((other for other in names if close and plain[other] == close[0]), None)
+    hint = f"did you mean '{nearest}'?" if nearest else f"there are {', '.join(names)}."
+    return MethodError(f"Unimplemented merge method {name}: {hint}")
 
 
 def warn_about_parameters(config: MergeConfiguration, spec: MergeMethodSpec) -> None:

@@ -258,12 +258,18 @@ class OverlapRecord(_Frozen):
         return self.model_dump_json(indent=1) + "\n"
 
 
-def read_record(path: Path) -> OverlapRecord:
+def read_record(path: str | Path) -> OverlapRecord:
     """Read a record again.
+
+    Args:
+        path: of its file, or of the folder of a merge.
 
     Raises:
         InputError: the file is missing, or is no record of a version known here.
     """
+    path = Path(path)
+    if path.is_dir():
+        path = path / RECORD_NAME
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text)

@@ -27,7 +27,7 @@ MISSING = {
 }
 
 
-def write_page(record: OverlapRecord, path: Path) -> None:
+def write_page(record: OverlapRecord, path: str | Path) -> None:
     """Write the record's page.
 
     Raises:
@@ -36,7 +36,7 @@ def write_page(record: OverlapRecord, path: Path) -> None:
     """
     page = render_page(record)
     try:
-        path.write_text(page, encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"{path} cannot be written: {error.strerror or error}. Name a file in a folder that "

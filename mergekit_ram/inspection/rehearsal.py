@@ -1,0 +1,59 @@
+"""Says before an inspection what the merge itself would say: its warnings, its refusals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mergekit.config import MergeConfiguration
+from mergekit.merge_methods import get
+from mergekit.options import MergeOptions
+from pydantic import ValidationError
+
+from mergekit_ram import host
+from mergekit_ram.autoload import METHOD_NAMES
+from mergekit_ram.errors import InputError, RamError
+from mergekit_ram.inspection.configuration import as_ram_plus
+from mergekit_ram.plan.misspelt import warn_about_parameters
+from mergekit_ram.record.merge import MergeRecorder
+
+LOG = logging.getLogger("mergekit_ram")
+
+
+def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
+    """Plan a merge as configured, for what there is to say, and then as one of ``ram_plus``.
+
+    Raises:
+        RamError: the merge would be refused, or has no base to compare the agents with.
+    """
+    method = get(config.merge_method)
+    inspected = as_ram_plus(config)
+    if config.merge_method == inspected.merge_method:
+        return host.plan_weights(config, options)
+    if config.merge_method in METHOD_NAMES:
+        host.rehearse(config, options)
+        # Nobody needs to hear everything twice.
+        with _silence():
+            return host.plan_weights(inspected, options)
+    warn_about_parameters(config, method.spec)
+    try:
+        host.rehearse(config, options)
+    except RamError:
+        raise
+    except (RuntimeError, ValueError, KeyError, ValidationError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
+    return host.plan_weights(inspected, options)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    def refuse(_: logging.LogRecord) -> bool:
+        return False
+
+    LOG.addFilter(refuse)
+    try:
+        yield
+    finally:
+        LOG.removeFilter(refuse)
