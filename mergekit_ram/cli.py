@@ -15,6 +15,7 @@ import click
 from mergekit_ram import __version__
 from mergekit_ram.errors import InputError
 from mergekit_ram.options import Chosen, with_reading_options
+from mergekit_ram.record.source import is_record
 
 if TYPE_CHECKING:
     from mergekit_ram.record.schema import OverlapRecord
@@ -158,18 +159,6 @@ def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
         check_available()
 
 
-def is_record(source: Path) -> bool:
-    """Whether a path is to be shown again, and no recipe: YAML may well be JSON too."""
-    if source.is_dir():
-        return True
-    try:
-        found = json.loads(source.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return source.suffix == ".json"
-    is_recipe = isinstance(found, dict) and "merge_method" in found and "agents" not in found
-    return not is_recipe and (source.suffix == ".json" or "schema_version" in found)
-
-
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
     from mergekit_ram.record.schema import RECORD_NAME, read_record
 
@@ -188,14 +177,13 @@ def _inspected(
     realised: bool,
     chosen: Chosen,
 ) -> OverlapRecord:
-    from mergekit_ram.inspection.configuration import read_config
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
     from mergekit_ram.inspection.sampling import Sample
 
     # First, since it sets up the log.
     options = chosen.applied()
     return inspect_merge(
-        read_config(path),
+        path,
         options,
         epsilons=tuple(sorted(set(epsilons))),
         sample=None if fraction is None else Sample(fraction, seed),

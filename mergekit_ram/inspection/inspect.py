@@ -28,6 +28,7 @@ from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.record.build import base_names, settings_record, versions
 from mergekit_ram.record.findings import findings_of
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
+from mergekit_ram.record.source import is_record
 
 
 def inspect(
@@ -57,16 +58,16 @@ def inspect(
     """
     started = time.perf_counter()
     sample, thresholds = _as_sample(sample), _as_thresholds(epsilons)
-    if not isinstance(config, MergeConfiguration):
-        if Path(config).is_dir() or Path(config).suffix == ".json":
-            return _read_again(config, sample, thresholds)
-        config = read_config(config)
+    if not isinstance(config, MergeConfiguration) and is_record(Path(config)):
+        return _read_again(config, sample, thresholds)
     options = options or MergeOptions()
     if not install():
         raise HostError(
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to inspect a merge"
         )
+    if not isinstance(config, MergeConfiguration):
+        config = read_config(config)
     plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
     settings = settings_record(merges)

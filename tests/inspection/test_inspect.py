@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from inspecting import run_inspect
 from models import Trio, read_weights, write_weights
 
+import mergekit_ram
 from mergekit_ram.cli import main
 from mergekit_ram.record.schema import OverlapRecord
 
@@ -70,9 +71,13 @@ def test_options_out_of_range_are_refused(trio: Trio, tmp_path):
         assert run_inspect(trio.config("ram"), tmp_path, *option).exit_code == 2
 
 
-def test_the_plugin_switched_off_is_an_error(trio: Trio, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["ram", "ram_plus"])
+def test_the_plugin_switched_off_is_an_error(trio: Trio, tmp_path, monkeypatch, method):
     monkeypatch.setenv("MERGEKIT_RAM_DISABLE", "1")
-    result = run_inspect(trio.config("ram"), tmp_path)
+    mergekit_ram.uninstall()
+    result = run_inspect(trio.config(method), tmp_path)
+    monkeypatch.undo()
+    mergekit_ram.install()
     assert result.exit_code == 1
     assert "switched off by MERGEKIT_RAM_DISABLE" in result.output
 
