@@ -8,13 +8,18 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from mergekit.merge_methods.base import TensorEntry, TensorGroup
+from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, ParameterError
 from mergekit_ram.kernels import count_and_merge as kernels
 from mergekit_ram.overlap import AgentCounts, TensorOverlap
 
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+WAYS_OUT = {
+    "rescale": " Set a smaller one, or where it is computed, 1 + r · clip(ρ, 0, alpha), a smaller "
+    "`r` or `alpha`.",
+}
 
 _counted: ContextVar[list[TensorOverlap] | None] = ContextVar("counted", default=None)
 
@@ -84,16 +89,13 @@ def count_group(
 
     Raises:
         InputError: NaN or infinity, or a dtype that is no plain float.
+        ParameterError: a number that the merge could not reckon with, told before all is counted.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
-        counts = kernels.count(
-            base.tensor,
-            [agent.tensor for agent in agents],
-            epsilon=settings["epsilon"],
-            dtype=dtype,
-        )
+        recipe = recipe_of(_without_unknown(settings), agents, dtype, None)
+        counts = kernels.count_by(recipe, base.tensor, [agent.tensor for agent in agents])
     return _tensor_overlap(group, agents, counts)
 
 
@@ -111,6 +113,7 @@ def merge_group(
     Raises:
         InputError: NaN or infinity, a dtype that is no plain float, or a result that the
             output dtype cannot hold.
+        ParameterError: a number that the dtype reckoned in cannot hold.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
     check_values(group, agents)
@@ -123,6 +126,14 @@ def merge_group(
         merged = kernels.merge_and_count(recipe, base.tensor, tensors)
     counted.append(_tensor_overlap(group, agents, merged.counts))
     return merged.tensor
+
+
+def _without_unknown(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With 1 for every λ_t that is to be computed."""
+    if "rescale" not in settings:
+        return settings
+    known = [(agent, 1.0 if λ is None else λ) for agent, λ in settings["rescale"].items()]
+    return {**settings, "rescale": PerInputValues(known)}
 
 
 def _tensor_overlap(
@@ -171,4 +182,11 @@ def named_errors(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator
     except kernels.KernelOverflowError as error:
         raise InputError(
             f"tensor {name}: {error}. Set a wider `out_dtype:`, or a smaller `scale`."
+        ) from None
+    except kernels.KernelParameterError as error:
+        # The first entry is the base.
+        whose = "" if error.agent is None else f" of model {entries[error.agent + 1].id}"
+        raise ParameterError(
+            f"parameter '{error.name}'{whose} {error.problem} (tensor {name})."
+            f"{WAYS_OUT.get(error.name, '')}"
         ) from None

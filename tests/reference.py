@@ -86,6 +86,8 @@ def merge_tensor(
     result = torch.where(overlap >= 2, mean + base, base)
     for name, mask in active.items():
         factor = scale * rescale.get(name, 1.0) * weight.get(name, 1.0)
+        # A number of the dtype that is reckoned in: what rounds to 1 leaves the agent whole.
+        factor = torch.tensor(factor, dtype=base.dtype).item()
         alone = values[name] if factor == 1.0 else deltas[name] * factor + base
         result = torch.where(mask & (overlap == 1), alone, result)
     return result

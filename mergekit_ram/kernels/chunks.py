@@ -10,6 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from mergekit_ram.kernels.recipe import KernelParameterError
+from mergekit_ram.kernels.rounding import rounded
+
 CPU_GRAIN = 32_768
 """torch gives an elementwise operation one thread for every so many elements, and runs a
 smaller one without waiting for any other thread. A dozen float32 buffers of this length stay
@@ -19,7 +22,7 @@ SERIAL_CHUNK = CPU_GRAIN - 64
 """The longest chunk whose torch operations all run in the calling thread."""
 
 ACCELERATOR_CHUNK = 8_388_608
-"""Elements per chunk elsewhere: enough to fill a GPU, few enough to stay below 2**24."""
+"""Elements per chunk elsewhere: enough to fill a GPU, few enough for a sum of ones in float32."""
 
 
 class KernelInputError(ValueError):
@@ -67,12 +70,13 @@ class Chunk:
         """A named scratch tensor ``[length]``; its old content is gone."""
         return self._scratch.get(name, (self.length,))
 
+    def bits(self, name: str) -> torch.Tensor:
+        """The memory of that scratch tensor as signed integers."""
+        return self._scratch.bits(name, (self.length,))
+
     def load(self, index: int, out: torch.Tensor) -> torch.Tensor:
         """Input ``index`` in the compute dtype, copied: inputs are never written to."""
-        part = self.parts[index]
-        if part.dtype != self._input_dtype:
-            part = part.to(self._input_dtype)
-        return out.copy_(part)
+        return out.copy_(rounded(self.parts[index], self._input_dtype))
 
     def load_all(self) -> torch.Tensor:
         """All inputs in the compute dtype, ``[inputs, length]``."""
@@ -81,17 +85,26 @@ class Chunk:
             self.load(index, row)
         return block
 
+    def pieces(self, size: int = SERIAL_CHUNK) -> Iterator[Chunk]:
+        """The same in shorter chunks, whose scratch memory stays small."""
+        for start in range(0, self.length, size):
+            parts = [part[start : start + size] for part in self.parts]
+            yield Chunk(parts, self.start + start, self._input_dtype, self._scratch)
+
     def raise_if_not_finite(self) -> None:
-        """Name the input that holds NaN or infinity, if one does.
+        """Name the first input that holds NaN or infinity, if one does.
 
         Raises:
             KernelInputError: with its index.
         """
-        for index, part in enumerate(self.parts):
-            check_finite(part, index)
-            # Rounding to a narrower dtype can make an infinity of a finite value.
-            if not torch.isfinite(part.to(self._input_dtype)).all():
-                raise KernelInputError(index, f"holds values that do not fit {self._input_dtype}")
+        for piece in self.pieces():
+            for index, part in enumerate(piece.parts):
+                check_finite(part, index)
+                # Rounding to a narrower dtype can make an infinity of a finite value.
+                if not torch.isfinite(rounded(part, self._input_dtype)).all():
+                    raise KernelInputError(
+                        index, f"holds values that do not fit {self._input_dtype}"
+                    )
 
 
 class Scratch:
@@ -100,14 +113,25 @@ class Scratch:
     def __init__(self, dtype: torch.dtype, device: torch.device):
         self._dtype = dtype
         self._device = device
+        self._integer = torch.int64 if dtype == torch.float64 else torch.int32
         self._tensors: dict[str, torch.Tensor] = {}
+        self._bits: dict[str, torch.Tensor] = {}
 
     def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         tensor = self._tensors.get(name)
         if tensor is None or tensor.shape != shape:
             tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
             self._tensors[name] = tensor
+            self._bits.pop(name, None)
         return tensor
+
+    def bits(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The same memory as signed integers, of a float32 or float64 tensor."""
+        tensor = self.get(name, shape)
+        if name not in self._bits:
+            # A view costs as much as the operation on it.
+            self._bits[name] = tensor.view(self._integer)
+        return self._bits[name]
 
 
 class Chunks:
@@ -124,6 +148,7 @@ class Chunks:
         chunk_size: int | None,
     ):
         _check_alike(tensors)
+        _check_chunk_size(chunk_size)
         # Detached, since a parameter that records gradients refuses buffers.
         self._tensors = [tensor.detach() for tensor in tensors]
         self.device = tensors[0].device
@@ -137,9 +162,9 @@ class Chunks:
         self._chosen_size = chunk_size
         self.size = chunk_size or _chunk_size(self.device)
 
-    def prefer_size(self, size: int) -> None:
-        """Cut into chunks of this length, unless the caller chose one."""
-        self.size = self._chosen_size or size
+    def prefer_size(self, size: int | None) -> None:
+        """Cut into chunks of this length or the device's own, unless the caller chose one."""
+        self.size = self._chosen_size or size or _chunk_size(self.device)
 
     def __len__(self) -> int:
         """About how many chunks there are."""
@@ -179,6 +204,11 @@ def _check_alike(tensors: Sequence[torch.Tensor]) -> None:
             )
         if not tensor.is_floating_point():
             raise KernelInputError(index, f"is of {tensor.dtype}, which is no floating point")
+
+
+def _check_chunk_size(size: int | None) -> None:
+    if size is not None and not (isinstance(size, int) and size >= 1):
+        raise KernelParameterError("chunk_size", f"must be a whole number ≥ 1; got {size}")
 
 
 def _promoted(tensors: Sequence[torch.Tensor]) -> torch.dtype:

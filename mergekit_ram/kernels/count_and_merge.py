@@ -1,8 +1,8 @@
 """Count and merge one group of tensors: the arithmetic of RAM and RAM+, and nothing else.
 
-The tensors are cut into chunks that fit the processor's caches (:mod:`.chunks`). The loops
-compiled by numba work on them where numba is installed and the tensors are on the CPU
-(:mod:`.numba_path`), torch operations everywhere else (:mod:`.torch_path`): the bytes are the same.
+The loops compiled by numba work on tensors of the CPU (:mod:`.numba_path`), torch operations on
+all others and wherever the loops cannot (:mod:`.torch_path`, which is the place to read the
+formula): the bytes are the same. Both go through a tensor chunk by chunk (:mod:`.chunks`).
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from types import ModuleType
 
 import torch
 
-from mergekit_ram.kernels import numba_path, torch_path
+from mergekit_ram.kernels import torch_path
 from mergekit_ram.kernels.chunks import (
-    SERIAL_CHUNK,
     Chunk,
     Chunks,
     KernelInputError,
     KernelOverflowError,
     check_finite,
 )
-from mergekit_ram.kernels.recipe import Recipe
+from mergekit_ram.kernels.paths import on_best_path
+from mergekit_ram.kernels.recipe import KernelParameterError, Recipe
 from mergekit_ram.kernels.tally import OverlapCounts, Tally
-from mergekit_ram.kernels.threads import at, shared_out, workers_for
+from mergekit_ram.kernels.threads import at, shared_out
 
 __all__ = [
     "KernelInputError",
     "KernelOverflowError",
+    "KernelParameterError",
     "Merged",
     "OverlapCounts",
     "Recipe",
     "check_finite",
     "count",
+    "count_by",
     "merge",
     "merge_and_count",
     "merge_by",
@@ -70,22 +72,34 @@ def count(
 
     Raises:
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
-        ValueError: ε is negative, NaN or infinite.
+        KernelParameterError: ε is negative, NaN, infinite or beyond the dtype that is reckoned
+            in, or ``chunk_size`` is not positive.
     """
-    check_epsilon(epsilon)
-    chunks = Chunks((base, *agents), dtype, chunk_size)
+    recipe = Recipe.of(
+        len(agents), epsilon, None, None, 1.0, 1.0, dtype=dtype, chunk_size=chunk_size
+    )
+    return count_by(recipe, base, agents)
+
+
+def count_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> OverlapCounts:
+    """As :func:`count`, by the recipe of a merge; a number that it could not use is refused."""
+    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    recipe = recipe.rounded_to(chunks.compute_dtype)
     tally = Tally(len(agents))
-    backend = backend_for(chunks, chunks.compute_dtype)
 
-    def work(first: int, step: int) -> torch.Tensor:
-        histograms = tally.histograms(chunks.device)
-        count_chunk = backend.counter(chunks, epsilon, tally.bits, histograms)
-        for chunk in chunks.walk(first, step):
-            with at(chunk):
-                count_chunk(chunk)
-        return histograms.sum(dim=1)
+    def run(path: ModuleType, workers: int) -> list[torch.Tensor]:
+        def work(first: int, step: int) -> torch.Tensor:
+            histograms = tally.histograms(chunks.device)
+            count_chunk = path.counter(chunks, recipe.epsilon, tally.bits, histograms)
+            for chunk in chunks.walk(first, step):
+                with at(chunk):
+                    count_chunk(chunk)
+            return histograms.sum(dim=1)
 
-    return tally.counts(base.numel(), shared_out(work, workers(backend, chunks)))
+        return shared_out(work, workers)
+
+    found = on_best_path(chunks, chunks.input_dtype, run, by_shares=True)
+    return tally.counts(base.numel(), found)
 
 
 def merge(
@@ -109,8 +123,8 @@ def merge(
         |T_i| = 1    θ_pre + s λ_t w_t τ_t
         |T_i| ≥ 2    θ_pre + s Σ_{t ∈ T_i} w_t τ_t / |T_i|^p
 
-    An untouched parameter equals the base's bit for bit, and a unique one whose factor
-    s λ_t w_t is 1 the agent's, whatever the dtypes.
+    An untouched parameter equals the base's bit for bit, and a unique one the agent's where
+    its factor s λ_t w_t, rounded to the dtype that is reckoned in, is 1, whatever the dtypes.
 
     Args:
         base: the base's tensor, any shape, floating point.
@@ -131,7 +145,8 @@ def merge(
     Raises:
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         KernelOverflowError: the result is too large for ``out_dtype``.
-        ValueError: ε is negative, NaN or infinite.
+        KernelParameterError: a number is NaN, infinite or beyond the dtype that is reckoned in,
+            ε is negative, or ``chunk_size`` is not positive.
     """
     recipe = Recipe.of(
         len(agents),
@@ -160,27 +175,29 @@ def merge_and_count(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.T
 def _merge(
     recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor], tally: Tally
 ) -> Merged:
-    check_epsilon(recipe.epsilon)
     chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    recipe = recipe.rounded_to(chunks.compute_dtype)
     out_dtype = recipe.out_dtype or chunks.input_dtype
     out = torch.empty(base.shape, dtype=out_dtype, device=base.device)
     flat_out = out.view(-1)
-    backend = backend_for(chunks, out.dtype)
 
-    def work(first: int, step: int) -> torch.Tensor:
-        histograms = tally.histograms(chunks.device)
-        merge_chunk = merger(backend, chunks, recipe, out.dtype, tally.bits, histograms)
-        for chunk in chunks.walk(first, step):
-            with at(chunk):
-                merge_chunk(chunk, flat_out[chunk.start : chunk.stop])
-        return histograms.sum(dim=1)
+    def run(path: ModuleType, workers: int) -> list[torch.Tensor]:
+        def work(first: int, step: int) -> torch.Tensor:
+            histograms = tally.histograms(chunks.device)
+            merge_chunk = merger(path, chunks, recipe, out_dtype, tally.bits, histograms)
+            for chunk in chunks.walk(first, step):
+                with at(chunk):
+                    merge_chunk(chunk, flat_out[chunk.start : chunk.stop])
+            return histograms.sum(dim=1)
 
-    found = shared_out(work, workers(backend, chunks))
+        return shared_out(work, workers)
+
+    found = on_best_path(chunks, out_dtype, run, by_shares=True)
     return Merged(out, tally.counts(base.numel(), found))
 
 
 def merger(
-    backend: ModuleType,
+    path: ModuleType,
     chunks: Chunks,
     recipe: Recipe,
     out_dtype: torch.dtype,
@@ -192,38 +209,20 @@ def merger(
     Other arguments as in :func:`mergekit_ram.kernels.torch_path.merger`.
     """
     largest = min(torch.finfo(out_dtype).max, torch.finfo(chunks.compute_dtype).max)
-    merge_chunk = backend.merger(chunks, recipe, largest, bits, histograms)
+    merge_chunk = path.merger(chunks, recipe, largest, bits, histograms)
 
     def merge(chunk: Chunk, target: torch.Tensor) -> None:
         if not merge_chunk(chunk, target):
-            _check_fits(chunk, recipe, target)
+            chunk.raise_if_not_finite()
+            for piece in chunk.pieces():
+                start = piece.start - chunk.start
+                _check_fits(piece, recipe, target[start : start + piece.length])
 
     return merge
 
 
-def check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < float("inf"):
-        raise ValueError(f"epsilon must be a finite number ≥ 0; got {epsilon}")
-
-
-def backend_for(chunks: Chunks, out_dtype: torch.dtype) -> ModuleType:
-    """Where the loops are that suit these tensors, which also decides the chunks' size."""
-    if chunks.device.type != "cpu" or not numba_path.available():
-        return torch_path
-    is_direct = numba_path.reads(chunks) and numba_path.can_hold(out_dtype, chunks)
-    chunks.prefer_size(numba_path.CHUNK if is_direct else SERIAL_CHUNK)
-    return numba_path
-
-
-def workers(backend: ModuleType, chunks: Chunks) -> int:
-    """Compiled loops run beside each other. Torch operations are so short that handing over
-    Python's lock between them costs all that a second thread gains."""
-    return workers_for(chunks) if backend is numba_path else 1
-
-
 def _check_fits(chunk: Chunk, recipe: Recipe, target: torch.Tensor) -> None:
-    """Refuse broken inputs and infinite results; ``target`` holds the rounded ones."""
-    chunk.raise_if_not_finite()
+    """Refuse infinite results; ``target`` holds the rounded ones."""
     result, size = torch_path.merged(chunk, recipe)
     # NaN fails this comparison too.
     if not size < float("inf"):

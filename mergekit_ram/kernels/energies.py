@@ -21,7 +21,8 @@ import torch
 from mergekit_ram.kernels import count_and_merge as kernels
 from mergekit_ram.kernels import energies_numba, energies_torch, numba_path
 from mergekit_ram.kernels.chunks import Chunk, Chunks, Scratch
-from mergekit_ram.kernels.recipe import Recipe
+from mergekit_ram.kernels.paths import on_best_path
+from mergekit_ram.kernels.recipe import Recipe, checked_epsilon, rounded_number
 from mergekit_ram.kernels.sums import Array, Edges, Observed, Pieces
 from mergekit_ram.kernels.tally import Tally
 from mergekit_ram.kernels.threads import at, shared_out
@@ -50,24 +51,26 @@ def observe(
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         ValueError: ε is negative, NaN or infinite.
     """
-    # The merge's own is among them as a rule, and need not be counted twice.
-    epsilons = tuple(dict.fromkeys((recipe.epsilon, *thresholds)))
-    for epsilon in epsilons:
-        kernels.check_epsilon(epsilon)
     chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
+    recipe = recipe.rounded_to(chunks.compute_dtype)
+    every = [
+        rounded_number("epsilon", checked_epsilon(epsilon), chunks.compute_dtype)
+        for epsilon in (recipe.epsilon, *thresholds)
+    ]
+    # The merge's own is among them as a rule, and need not be counted twice.
+    epsilons = tuple(dict.fromkeys(every))
     pieces = Pieces(numels or (base.numel(),))
-    backend = kernels.backend_for(chunks, chunks.compute_dtype)
     n = len(agents)
     degree = np.zeros((len(pieces), len(epsilons), n, n), np.int64)
     energies, pairs = np.zeros((len(pieces), 4, n)), np.zeros((len(pieces), 4, n, n))
     _add_up(
-        lambda: _path(backend).observer(chunks, recipe, epsilons),
+        lambda path: _sums_of(path).observer(chunks, recipe, epsilons),
         chunks,
+        chunks.input_dtype,
         pieces,
-        kernels.workers(backend, chunks),
         (degree, energies, pairs),
     )
-    asked = [epsilons.index(epsilon) for epsilon in (recipe.epsilon, *thresholds)]
+    asked = [epsilons.index(epsilon) for epsilon in every]
     return Observed(pieces.numels, degree[:, asked], energies, pairs)
 
 
@@ -96,30 +99,31 @@ def realise(
     chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
     pieces = Pieces(numels or (base.numel(),))
     out_dtype = recipe.out_dtype or chunks.input_dtype
-    backend = kernels.backend_for(chunks, out_dtype)
     sums = np.zeros((len(pieces), 2, len(agents)))
     _add_up(
-        lambda: _merging(recipe, chunks, backend, out_dtype),
+        lambda path: _merging(recipe, chunks, path, out_dtype),
         chunks,
+        out_dtype,
         pieces,
-        kernels.workers(backend, chunks),
         (sums,),
     )
     return sums
 
 
-def _merging(recipe: Recipe, chunks: Chunks, backend: ModuleType, out_dtype: torch.dtype) -> Look:
+def _merging(recipe: Recipe, chunks: Chunks, path: ModuleType, out_dtype: torch.dtype) -> Look:
     """What merges a chunk with λ and without it, and compares both with the inputs."""
     scratch = Scratch(out_dtype, chunks.device)
-    plain = replace(recipe, unique_factor=tuple(recipe.scale * w for w in recipe.weight))
+    factors = tuple(recipe.scale * w for w in recipe.weight)
+    plain = replace(recipe, rescale=(1.0,) * len(factors), unique_factor=factors)
+    recipes = [each.rounded_to(chunks.compute_dtype) for each in (recipe, plain)]
     nothing = Tally(0)
     mergers = [
         kernels.merger(
-            backend, chunks, each, out_dtype, nothing.bits, nothing.histograms(chunks.device)
+            path, chunks, each, out_dtype, nothing.bits, nothing.histograms(chunks.device)
         )
-        for each in (recipe, plain)
+        for each in recipes
     ]
-    compare = _path(backend).comparer(chunks, recipe.epsilon)
+    compare = _sums_of(path).comparer(chunks, recipes[0].epsilon)
 
     def look(chunk: Chunk, edges: Edges) -> tuple[Any, ...]:
         found = []
@@ -132,29 +136,32 @@ def _merging(recipe: Recipe, chunks: Chunks, backend: ModuleType, out_dtype: tor
     return look
 
 
-def _path(backend: ModuleType) -> ModuleType:
-    return energies_numba if backend is numba_path else energies_torch
+def _sums_of(path: ModuleType) -> ModuleType:
+    return energies_numba if path is numba_path else energies_torch
 
 
 def _add_up(
-    make: Callable[[], Look],
+    make: Callable[[ModuleType], Look],
     chunks: Chunks,
+    out_dtype: torch.dtype,
     pieces: Pieces,
-    workers: int,
     totals: tuple[Any, ...],
 ) -> None:
     """Add what is seen in every chunk to the totals of its pieces, in the order of the chunks."""
 
-    def work(first: int, step: int) -> list[tuple[int, int, tuple[Any, ...]]]:
-        look = make()
-        found = []
-        for chunk in chunks.walk(first, step):
-            edges = pieces.within(chunk)
-            with at(chunk):
-                found.append((chunk.start, edges.first, look(chunk, edges)))
-        return found
+    def run(path: ModuleType, workers: int) -> list[list[tuple[int, int, tuple[Any, ...]]]]:
+        def work(first: int, step: int) -> list[tuple[int, int, tuple[Any, ...]]]:
+            look = make(path)
+            found = []
+            for chunk in chunks.walk(first, step):
+                edges = pieces.within(chunk)
+                with at(chunk):
+                    found.append((chunk.start, edges.first, look(chunk, edges)))
+            return found
 
-    seen = itertools.chain.from_iterable(shared_out(work, workers))
+        return shared_out(work, workers)
+
+    seen = itertools.chain.from_iterable(on_best_path(chunks, out_dtype, run))
     for _, first, arrays in sorted(seen, key=lambda found: found[0]):
         for total, array in zip(totals, arrays, strict=True):
             total[first : first + len(array)] += array

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mergekit_ram.kernels.loops import _compiled, _load_strip, _tally
+from mergekit_ram.kernels.machine import compiled, load_strip, tally
 from mergekit_ram.kernels.strips import STRIP
 
 Array = npt.NDArray[Any]
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def _summing(function: Callable[..., T]) -> Callable[..., T]:
     """A sum whose terms may be taken in another order, so that vector instructions do it."""
-    return _compiled(function, fastmath={"reassoc"})
+    return compiled(function, fastmath={"reassoc"})
 
 
 @_summing
@@ -43,7 +43,7 @@ def _square_where(a: Array, b: Array, length: int) -> float:
     return total
 
 
-@_compiled
+@compiled
 def _count_strip(
     values: Array, length: int, epsilon: Any, pattern_bits: int, cell: Array, histograms: Array
 ) -> None:
@@ -59,10 +59,10 @@ def _count_strip(
             add = np.int32(code)
             for i in range(length):
                 cell[i] += add if abs(delta[i]) > epsilon else np.int32(0)
-        _tally(cell, length, histograms[group])
+        tally(cell, length, histograms[group])
 
 
-@_compiled
+@compiled
 def observe_block(
     addresses: Array,
     like: Array,
@@ -106,7 +106,7 @@ def observe_block(
     for piece in range(len(edges) - 1):
         for start in range(edges[piece], edges[piece + 1], STRIP):
             length = min(STRIP, edges[piece + 1] - start)
-            _load_strip(addresses, like, size, start, length, shift, bits)
+            load_strip(addresses, like, size, start, length, shift, bits)
             is_finite &= _subtract(values, length, finite, mean)
             for e in range(len(epsilons)):
                 _count_strip(values, length, epsilons[e], pattern_bits, cell, histograms[piece, e])
@@ -117,7 +117,7 @@ def observe_block(
     return is_finite
 
 
-@_compiled
+@compiled
 def compare_block(
     addresses: Array,
     like: Array,
@@ -151,8 +151,8 @@ def compare_block(
     for piece in range(len(edges) - 1):
         for start in range(edges[piece], edges[piece + 1], STRIP):
             length = min(STRIP, edges[piece + 1] - start)
-            _load_strip(addresses, like, size, start, length, shift, bits)
-            _load_strip(outputs, like_output, size, start, length, output_shift, output_bits)
+            load_strip(addresses, like, size, start, length, shift, bits)
+            load_strip(outputs, like_output, size, start, length, output_shift, output_bits)
             out, same = output_values
             for i in range(length):
                 step[i] = np.float64(out[i]) - np.float64(values[0, i])
@@ -171,7 +171,7 @@ def compare_block(
                 sums[piece, 1, t] += changed
 
 
-@_compiled
+@compiled
 def _subtract(values: Array, length: int, finite: Any, mean: Array) -> bool:
     """Make task energies of ``values[1:]``, and their mean; tell whether they are finite."""
     base = values[0]
@@ -191,7 +191,7 @@ def _subtract(values: Array, length: int, finite: Any, mean: Array) -> bool:
     return broken == 0
 
 
-@_compiled
+@compiled
 def _keep_active(values: Array, length: int, epsilon: Any, overlap: Array) -> None:
     """Set task energies to 0 where they are not active, and count the active ones."""
     zero = values.dtype.type(0)
@@ -205,7 +205,7 @@ def _keep_active(values: Array, length: int, epsilon: Any, overlap: Array) -> No
             overlap[i] += np.int32(1) if delta[i] != 0 else np.int32(0)
 
 
-@_compiled
+@compiled
 def _share(
     values: Array,
     length: int,
@@ -228,7 +228,7 @@ def _share(
         share[i] = share[i] if overlap[i] >= 2 else values.dtype.type(0)
 
 
-@_compiled
+@compiled
 def _add_energies(
     values: Array, length: int, overlap: Array, share: Array, mean: Array, energies: Array
 ) -> None:
@@ -243,7 +243,7 @@ def _add_energies(
         energies[3, t] += _product(delta, mean, length)
 
 
-@_compiled
+@compiled
 def _add_pairs(values: Array, length: int, pairs: Array) -> None:
     agents = pairs.shape[1]
     for a in range(agents):
@@ -260,7 +260,7 @@ def _add_pairs(values: Array, length: int, pairs: Array) -> None:
             pairs[2, b, a] += _square_where(two, one, length)
 
 
-@_compiled
+@compiled
 def _count_both(a: Array, b: Array, length: int) -> int:
     """How often neither is 0."""
     both = np.int32(0)
@@ -269,7 +269,7 @@ def _count_both(a: Array, b: Array, length: int) -> int:
     return int(both)
 
 
-@_compiled
+@compiled
 def _count_against(a: Array, b: Array, length: int) -> int:
     """How often one is above and the other below 0."""
     against = np.int32(0)

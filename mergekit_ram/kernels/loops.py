@@ -2,84 +2,157 @@
 
 They do what the torch operations of :mod:`.torch_path` do, in the same order and with every
 operation rounded on its own, so the bytes are the same; they need one pass in place of dozens,
-and no lock of Python's.
+and no lock of Python's. Inputs come as addresses, so that one compilation serves any number of
+agents; how their bit patterns become floats is explained in :mod:`.machine`.
 
-They take and give numbers as bit patterns, because numpy has no bfloat16: an input is unsigned
-integers that, shifted left by ``shift`` bits, are float32 (16 for bfloat16, else 0) or float64.
-Inputs come as addresses, so that one compilation serves any number of agents.
-
-A loop with one condition and one array to write becomes vector instructions, while loops that
-do two things at once do not: hence several short loops over a strip that stays in the L1 cache.
+A loop becomes vector instructions where it selects instead of branching, writes few arrays and is
+compiled by itself: hence short functions of one loop over a strip that stays in the L1 cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
-import numba
 import numpy as np
-import numpy.typing as npt
-from numba.core import types
-from numba.extending import intrinsic
 
-from mergekit_ram.kernels.strips import LANES, STRIP
-
-Array = npt.NDArray[Any]
-T = TypeVar("T")
-
-
-def _compiled(function: Callable[..., T], **more: Any) -> Callable[..., T]:
-    """Machine code, made when it first meets a dtype and kept for the next process."""
-    # numpy's error model: a division by zero gives infinity instead of leaving the loop.
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
-    try:
-        compiled: Callable[..., T] = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in
-        compiled = numba.njit(**options)(function)
-    return compiled
+from mergekit_ram.kernels.machine import (
+    QUAD,
+    QUAD_BITS,
+    Array,
+    add_quads,
+    compiled,
+    load_strip,
+    pattern,
+    select,
+    store_strip,
+    tally,
+    tally_quads,
+)
+from mergekit_ram.kernels.strips import STRIP
 
 
-@intrinsic
-def _pointer(context: Any, address: Any) -> Any:
-    """An integer as the pointer that ``numba.carray`` takes."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(address), generate
+@compiled
+def _clear(a: Array, length: int) -> None:
+    for i in range(length):
+        a[i] = 0
 
 
-@_compiled
-def _load_strip(
-    addresses: Array, like: Array, size: int, start: int, length: int, shift: int, bits: Array
+@compiled
+def _copy(source: Array, target: Array, length: int) -> None:
+    for i in range(length):
+        target[i] = source[i]
+
+
+@compiled
+def _note_sizes(value: Array, length: int, worst: Array) -> None:
+    """Keep the largest; patterns of floats ≥ 0 are in their order, and NaN's above all."""
+    for i in range(length):
+        size = pattern(abs(value[i]))
+        worst[i] = select(size > worst[i], size, worst[i])
+
+
+@compiled
+def _add_active(
+    value: Array, base: Array, length: int, epsilon: float, code: int, cell: Array
 ) -> None:
-    """All inputs' bit patterns of one strip, as those of floats."""
-    for t in range(len(addresses)):
-        stored = numba.carray(_pointer(addresses[t]), (size,), like.dtype)[start : start + length]
-        row = bits[t]
-        if shift == 16:
-            for i in range(length):
-                row[i] = np.uint32(stored[i]) << np.uint32(16)
-        else:
-            for i in range(length):
-                row[i] = stored[i]
+    """Add ``code`` where |τ| > ε, or is NaN."""
+    add, nothing = np.int32(code), np.int32(0)
+    for i in range(length):
+        is_idle = abs(value[i] - base[i]) <= epsilon
+        cell[i] = np.int32(cell[i] + select(is_idle, nothing, add))
 
 
-@_compiled
-def _tally(cell: Array, length: int, histogram: Array) -> None:
-    """Add one strip's cells to a histogram ``[LANES, cells]``."""
-    whole = length - length % LANES
-    for i in range(0, whole, LANES):
-        histogram[0, cell[i]] += 1
-        histogram[1, cell[i + 1]] += 1
-        histogram[2, cell[i + 2]] += 1
-        histogram[3, cell[i + 3]] += 1
-    for i in range(whole, length):
-        histogram[0, cell[i]] += 1
+@compiled
+def _add_active_noting(
+    value: Array, base: Array, length: int, epsilon: float, code: int, cell: Array, worst: Array
+) -> None:
+    """The same, and keep the largest |τ|."""
+    add, nothing = np.int32(code), np.int32(0)
+    for i in range(length):
+        step = abs(value[i] - base[i])
+        cell[i] = np.int32(cell[i] + select(step <= epsilon, nothing, add))
+        worst[i] = select(pattern(step) > worst[i], pattern(step), worst[i])
 
 
-@_compiled
+@compiled
+def _take_whole(
+    value: Array, base: Array, length: int, epsilon: float, w: float, lone: Array, shared: Array
+) -> None:
+    nothing = base.dtype.type(0)
+    for i in range(length):
+        delta = value[i] - base[i]
+        is_idle = abs(delta) <= epsilon
+        lone[i] = select(is_idle, lone[i], value[i])
+        shared[i] = shared[i] + select(is_idle, nothing, delta * w)
+
+
+@compiled
+def _take_scaled(
+    value: Array,
+    base: Array,
+    length: int,
+    epsilon: float,
+    w: float,
+    f: float,
+    lone: Array,
+    shared: Array,
+) -> None:
+    nothing = base.dtype.type(0)
+    for i in range(length):
+        delta = value[i] - base[i]
+        is_idle = abs(delta) <= epsilon
+        lone[i] = select(is_idle, lone[i], delta * f + base[i])
+        shared[i] = shared[i] + select(is_idle, nothing, delta * w)
+
+
+@compiled
+def _share_mean(
+    shared: Array, overlap: Array, base: Array, length: int, scale: float, lone: Array
+) -> None:
+    for i in range(length):
+        together = shared[i] / base.dtype.type(overlap[i]) * scale + base[i]
+        lone[i] = select(overlap[i] >= 2, together, lone[i])
+
+
+@compiled
+def _share(
+    shared: Array,
+    overlap: Array,
+    base: Array,
+    length: int,
+    divisor: Array,
+    scale: float,
+    lone: Array,
+) -> None:
+    for i in range(length):
+        together = shared[i] / divisor[overlap[i]] * scale + base[i]
+        lone[i] = select(overlap[i] >= 2, together, lone[i])
+
+
+@compiled
+def _add_overlap(overlap: Array, length: int, pattern_bits: int, cell: Array) -> None:
+    for i in range(length):
+        cell[i] = np.int32(cell[i] + (overlap[i] << pattern_bits))
+
+
+@compiled
+def _quads(groups: int, pattern_bits: int, size: int) -> Array:
+    """Cells to count by four parameters; none where that does not pay."""
+    cells = 0
+    if groups == 1 and pattern_bits <= QUAD_BITS and size >= 1 << (QUAD * QUAD_BITS):
+        cells = 1 << (QUAD * pattern_bits)
+    return np.zeros((2, cells), np.int32)
+
+
+@compiled
+def _count_strip(
+    cell: Array, length: int, pattern_bits: int, joined: Array, quads: Array, histogram: Array
+) -> None:
+    if quads.shape[1] > 0:
+        tally_quads(cell, length, pattern_bits, joined, quads, histogram)
+    else:
+        tally(cell, length, histogram)
+
+
+@compiled
 def count_block(
     addresses: Array,
     like: Array,
@@ -87,8 +160,8 @@ def count_block(
     shift: int,
     values: Array,
     bits: Array,
-    epsilon: Any,
-    finite: Any,
+    epsilon: float,
+    finite: float,
     pattern_bits: int,
     histograms: Array,
 ) -> bool:
@@ -109,31 +182,28 @@ def count_block(
     Returns:
         Whether every difference is finite.
     """
-    agents = len(addresses) - 1
+    agents, groups = len(addresses) - 1, histograms.shape[0]
     cell = np.empty(STRIP, np.int32)
-    broken = 0
+    worst = np.zeros(STRIP, bits.dtype)
+    quads, joined = _quads(groups, pattern_bits, size), np.empty(STRIP // QUAD, np.int32)
     for start in range(0, size, STRIP):
         length = min(STRIP, size - start)
-        _load_strip(addresses, like, size, start, length, shift, bits)
+        load_strip(addresses, like, size, start, length, shift, bits)
         base = values[0]
-        for group in range(histograms.shape[0]):
-            for i in range(length):
-                cell[i] = 0
+        for group in range(groups):
+            _clear(cell, length)
             for t in range(agents):
-                value = values[t + 1]
                 code = 1 << pattern_bits
                 if t // pattern_bits == group:
                     code += 1 << (t % pattern_bits)
-                add = np.int32(code)
-                for i in range(length):
-                    step = abs(value[i] - base[i])
-                    cell[i] += add if step > epsilon else np.int32(0)
-                    broken += 0 if step <= finite else 1
-            _tally(cell, length, histograms[group])
-    return broken == 0
+                _add_active_noting(values[t + 1], base, length, epsilon, code, cell, worst)
+            _count_strip(cell, length, pattern_bits, joined, quads, histograms[group])
+    if quads.shape[1] > 0:
+        add_quads(quads, pattern_bits, histograms[0])
+    return bool(worst.max() <= pattern(finite))
 
 
-@_compiled
+@compiled
 def merge_block(
     addresses: Array,
     like: Array,
@@ -141,22 +211,22 @@ def merge_block(
     shift: int,
     values: Array,
     bits: Array,
-    epsilon: Any,
+    epsilon: float,
     factor: Array,
     weight: Array,
     divisor: Array,
     is_mean: bool,
-    scale: Any,
-    largest: Any,
-    finite: Any,
+    scale: float,
+    largest: float,
     pattern_bits: int,
     histograms: Array,
+    out_shift: int,
     out: Array,
 ) -> bool:
     """Merge one chunk, and count it where there are histograms.
 
     Args:
-        addresses, like, size, shift, values, bits, epsilon, finite, pattern_bits, histograms:
+        addresses, like, size, shift, values, bits, epsilon, pattern_bits, histograms:
             as in :func:`count_block`.
         factor: s λ_t w_t per agent, of ``values``' dtype, as all that follows.
         weight: w_t per agent.
@@ -164,76 +234,49 @@ def merge_block(
         is_mean: p is 1, so that the overlap count itself is the divisor.
         scale: s.
         largest: the largest number that needs no second look.
-        out: bit patterns of the merged values, ``[length]``; bfloat16 in 16 bits.
+        out_shift: that makes floats of the merged values.
+        out: bit patterns of the merged values, ``[size]``.
 
     Returns:
-        Whether every difference is finite and every merged value smaller than ``largest``.
+        Whether every input is finite and every merged value smaller than ``largest``.
     """
-    agents = len(addresses) - 1
+    agents, groups = len(addresses) - 1, histograms.shape[0]
     overlap = np.empty(STRIP, np.int32)
-    cells = np.empty((histograms.shape[0], STRIP), np.int32)
+    cells = np.empty((groups, STRIP), np.int32)
     shared = np.empty(STRIP, values.dtype)
     lone = np.empty(STRIP, values.dtype)
     lone_bits = lone.view(bits.dtype)
-    large = 0
+    worst = np.zeros(STRIP, bits.dtype)
+    quads, joined = _quads(groups, pattern_bits, size), np.empty(STRIP // QUAD, np.int32)
     for start in range(0, size, STRIP):
         length = min(STRIP, size - start)
-        _load_strip(addresses, like, size, start, length, shift, bits)
+        load_strip(addresses, like, size, start, length, shift, bits)
         base = values[0]
-        for i in range(length):
-            overlap[i] = 0
-            shared[i] = 0
-        for group in range(len(cells)):
-            cells[group, :] = 0
-        for i in range(length):
-            lone[i] = base[i]
+        _clear(overlap, length)
+        _clear(shared, length)
+        for group in range(groups):
+            _clear(cells[group], length)
+        _copy(base, lone, length)
         for t in range(agents):
             value, w, f = values[t + 1], weight[t], factor[t]
-            for i in range(length):
-                step = abs(value[i] - base[i])
-                overlap[i] += np.int32(1) if step > epsilon else np.int32(0)
-                large += 0 if step <= finite else 1
-            if t // pattern_bits < len(cells):
-                cell, bit = cells[t // pattern_bits], np.int32(1 << (t % pattern_bits))
-                for i in range(length):
-                    cell[i] += bit if abs(value[i] - base[i]) > epsilon else np.int32(0)
-            for i in range(length):
-                delta, before = value[i] - base[i], shared[i]
-                added = before + delta * w
-                shared[i] = added if abs(delta) > epsilon else before
+            # NaN counts as active, so that it is found in the result.
+            _add_active(value, base, length, epsilon, 1, overlap)
+            if t // pattern_bits < groups:
+                code = 1 << (t % pattern_bits)
+                _add_active(value, base, length, epsilon, code, cells[t // pattern_bits])
             if f == 1:
-                for i in range(length):
-                    own, before = value[i], lone[i]
-                    lone[i] = own if abs(own - base[i]) > epsilon else before
+                _take_whole(value, base, length, epsilon, w, lone, shared)
             else:
-                for i in range(length):
-                    delta, before = value[i] - base[i], lone[i]
-                    scaled = delta * f + base[i]
-                    lone[i] = scaled if abs(delta) > epsilon else before
-        for group in range(len(cells)):
-            cell = cells[group]
-            for i in range(length):
-                cell[i] += overlap[i] << pattern_bits
-            _tally(cell, length, histograms[group])
+                _take_scaled(value, base, length, epsilon, w, f, lone, shared)
+        for group in range(groups):
+            _add_overlap(overlap, length, pattern_bits, cells[group])
+            _count_strip(cells[group], length, pattern_bits, joined, quads, histograms[group])
         if is_mean:
-            for i in range(length):
-                shared[i] = shared[i] / values.dtype.type(overlap[i]) * scale + base[i]
+            _share_mean(shared, overlap, base, length, scale, lone)
         else:
-            for i in range(length):
-                shared[i] = shared[i] / divisor[overlap[i]] * scale + base[i]
-        for i in range(length):
-            alone, together = lone[i], shared[i]
-            lone[i] = together if overlap[i] >= 2 else alone
-        for i in range(length):
-            large += 0 if abs(lone[i]) < largest else 1
-        merged = out[start : start + length]
-        if out.itemsize == 2:
-            for i in range(length):
-                # To the nearest bfloat16, and to the even one of two equally near.
-                pattern = np.uint32(lone_bits[i])
-                odd = (pattern >> np.uint32(16)) & np.uint32(1)
-                merged[i] = np.uint32(pattern + np.uint32(0x7FFF) + odd) >> np.uint32(16)
-        else:
-            for i in range(length):
-                merged[i] = lone_bits[i]
-    return large == 0
+            _share(shared, overlap, base, length, divisor, scale, lone)
+        _note_sizes(lone, length, worst)
+        store_strip(lone_bits, length, out_shift, out[start : start + length])
+    if quads.shape[1] > 0:
+        add_quads(quads, pattern_bits, histograms[0])
+    return bool(worst.max() < pattern(largest))

@@ -1,4 +1,4 @@
-"""Counting and merging on the CPU by compiled loops, where numba is installed.
+"""Counting and merging on the CPU by compiled loops, where numba works.
 
 The loops are in :mod:`mergekit_ram.kernels.loops`; here is how they find what they work on.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +19,10 @@ import torch
 
 from mergekit_ram.kernels.chunks import Chunk, Chunks
 from mergekit_ram.kernels.recipe import Recipe
-from mergekit_ram.kernels.strips import STRIP
+from mergekit_ram.kernels.rounding import rounded
+from mergekit_ram.kernels.strips import BFLOAT16, FLOAT16, LANES, STRIP
+
+LOG = logging.getLogger("mergekit_ram")
 
 Array = npt.NDArray[Any]
 
@@ -29,24 +34,90 @@ CHUNK = 262_144
 
 _BITS = {
     torch.bfloat16: torch.uint16,
+    torch.float16: torch.uint16,
     torch.float32: torch.uint32,
     torch.float64: torch.uint64,
 }
-"""What the loops read and write; float16 is converted by torch."""
+"""What the loops read and write."""
+
+_SHIFTS = {torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
+
+LONGEST_REASON = 200
+
+
+class _Loops:
+    """The module with the compiled loops, or why there is none."""
+
+    def __init__(self) -> None:
+        self.module: Any = None
+        self.problem: str | None = None
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        try:
+            numba = importlib.import_module("numba")
+            if numba.config.DISABLE_JIT:
+                self.give_up("compilation is switched off (NUMBA_DISABLE_JIT)")
+            else:
+                self.module = importlib.import_module("mergekit_ram.kernels.loops")
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:
+            self.give_up(f"numba cannot be imported ({_one_line(error)})")
+
+    def give_up(self, problem: str) -> None:
+        """Leave the arithmetic to torch from now on, and say so once."""
+        with self._lock:
+            if self.problem is None:
+                self.problem = problem
+                LOG.warning(
+                    "merging on the CPU in torch, which takes about four times as long as the "
+                    "compiled loops: %s; the results are the same",
+                    problem,
+                )
 
 
 def available() -> bool:
-    """Whether numba is installed, works, and is not switched off."""
-    return os.environ.get(DISABLE_VARIABLE) != "0" and _loops() is not None
+    """Whether the loops are to be used: not switched off, and nothing is known to ail them."""
+    return os.environ.get(DISABLE_VARIABLE) != "0" and _loops().problem is None
+
+
+def why_not() -> str | None:
+    """Why torch does the arithmetic on CPUs in this process; None where the compiled loops do.
+
+    Takes the seconds in which the loops are made ready, and tries them on a few numbers.
+    """
+    if os.environ.get(DISABLE_VARIABLE) == "0":
+        return f"switched off ({DISABLE_VARIABLE}=0)"
+    if available():
+        chunks = Chunks((torch.zeros(1, device="cpu"),) * 2, None, None)
+        try:
+            histograms = torch.zeros(1, LANES, 4, dtype=torch.int64, device="cpu")
+            counter(chunks, 0.0, 1, histograms)(next(chunks.walk()))
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:
+            give_up(error)
+    return _loops().problem
+
+
+def give_up(error: BaseException) -> None:
+    """Remember that the loops failed, whatever the reason, and say so once."""
+    _loops().give_up(f"numba failed ({_one_line(error)})")
 
 
 @functools.lru_cache(maxsize=1)
-def _loops() -> Any:
-    """The module with the compiled loops, imported with the first merge; None without numba."""
-    try:
-        return importlib.import_module("mergekit_ram.kernels.loops")
-    except ImportError:  # absent, or not made for this numpy
-        return None
+def _loops() -> _Loops:
+    """Found once in a process, with the first merge."""
+    loops = _Loops()
+    loops.load()
+    return loops
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return shown if len(shown) <= LONGEST_REASON else shown[:LONGEST_REASON] + "…"
 
 
 def counter(
@@ -54,7 +125,7 @@ def counter(
 ) -> Callable[[Chunk], None]:
     """As :func:`mergekit_ram.kernels.torch_path.counter`, with all lanes in use."""
     strip = Strip(chunks)
-    loop = _loops().count_block
+    loop = _loops().module.count_block
     threshold, cells = strip.number(epsilon), histograms.numpy()
 
     def count_chunk(chunk: Chunk) -> None:
@@ -69,7 +140,7 @@ def merger(
 ) -> Callable[[Chunk, torch.Tensor], bool]:
     """As :func:`mergekit_ram.kernels.torch_path.merger`, with all lanes in use."""
     strip = Strip(chunks)
-    loop = _loops().merge_block
+    loop = _loops().module.merge_block
     arguments = (
         strip.number(recipe.epsilon),
         np.array(recipe.unique_factor, strip.number),
@@ -78,7 +149,6 @@ def merger(
         recipe.overlap_power == 1.0,
         strip.number(recipe.scale),
         strip.number(largest),
-        strip.finite,
         bits,
         histograms.numpy(),
     )
@@ -87,9 +157,10 @@ def merger(
         is_direct = can_hold(target.dtype, chunks)
         result = target if is_direct else chunk.buffer("result")
         out = result.view(_BITS[result.dtype]).numpy()
-        is_small: bool = loop(*strip.of(chunk), *arguments, out)
+        shift = _SHIFTS.get(result.dtype, 0)
+        is_small: bool = loop(*strip.of(chunk), *arguments, shift, out)
         if not is_direct:
-            target.copy_(result)
+            target.copy_(rounded(result, target.dtype))
         return is_small
 
     return merge_chunk
@@ -126,5 +197,5 @@ class Strip:
         """The same for tensors ``[length]`` of one dtype that the loops read."""
         addresses = np.array([part.data_ptr() for part in parts], np.uint64)
         like = parts[0][:0].view(_BITS[parts[0].dtype]).numpy()
-        shift = 16 if parts[0].dtype == torch.bfloat16 else 0
+        shift = _SHIFTS.get(parts[0].dtype, 0)
         return addresses, like, parts[0].numel(), shift, self._values, self._bits

@@ -1,4 +1,4 @@
-"""Sizes that the compiled loops and those who call them agree on."""
+"""Numbers that the compiled loops and those who call them agree on."""
 
 from __future__ import annotations
 
@@ -7,3 +7,7 @@ STRIP = 1024
 
 LANES = 4
 """Histograms filled in turns: an increment does not wait for the one before it."""
+
+BFLOAT16 = 16
+FLOAT16 = 13
+"""Shifts; see :mod:`mergekit_ram.kernels.machine`."""

@@ -44,7 +44,7 @@ class Tally:
 
     def counts(self, numel: int, found: Sequence[torch.Tensor]) -> OverlapCounts:
         """What all threads' histograms ``[groups, cells]`` say together."""
-        total = sum(found, torch.zeros((), dtype=torch.int64)).cpu()
+        total = torch.stack(list(found)).sum(dim=0).cpu()
         return OverlapCounts(numel, tuple(map(tuple, self.degrees(total).tolist())))
 
     def degrees(self, histograms: torch.Tensor) -> torch.Tensor:
@@ -63,4 +63,5 @@ class Tally:
 @functools.lru_cache
 def _membership(bits: int) -> torch.Tensor:
     """Which agents of a group are in which pattern, int64 ``[patterns, bits]``."""
-    return (torch.arange(1 << bits).unsqueeze(1) >> torch.arange(bits)) & 1
+    patterns, places = (torch.arange(n, device="cpu") for n in (1 << bits, bits))
+    return (patterns.unsqueeze(1) >> places) & 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,36 +10,39 @@ from typing import TypeVar
 
 import torch
 
-from mergekit_ram.kernels.chunks import Chunk, Chunks, KernelInputError, KernelOverflowError
+from mergekit_ram.kernels.chunks import Chunk, KernelInputError, KernelOverflowError
 
-MAX_WORKERS = 4
-"""Threads of one tensor's chunks. They meet at no barrier before the tensor is done, but share
-Python's lock between two compiled loops, so that more of them gain little."""
-
-CHUNKS_PER_WORKER = 4
-"""Fewer are not worth a thread."""
+START = 16_384
+"""Elements that the loops merge in the time that a thread takes to start, some 30 µs."""
 
 T = TypeVar("T")
 
 
-def workers_for(chunks: Chunks) -> int:
-    """How many threads pay."""
-    most = min(MAX_WORKERS, torch.get_num_threads())
-    return max(1, min(most, len(chunks) // CHUNKS_PER_WORKER))
+def workers_for(numel: int) -> int:
+    """How many threads a tensor of that size gets: torch's at most.
+
+    The loops share nothing but memory. With w threads that start one after the other, a tensor
+    takes numel / w + START · w, which is least at w = √(numel / START): all of 64 threads from
+    67 million parameters on, 16 of them from 4 million, and none but the caller's below 65,536.
+    """
+    return max(1, min(torch.get_num_threads(), math.isqrt(numel // START)))
 
 
 def shared_out(work: Callable[[int, int], T], workers: int) -> list[T]:
-    """Call ``work(first, step)`` in that many threads; together they see every chunk.
+    """Call ``work(first, step)`` in that many threads, of which the caller's is one.
+
+    Together they see every chunk.
 
     Raises:
         KernelInputError, KernelOverflowError: of the first chunk of the tensor that
             :func:`at` caught one in, however many threads looked for it.
     """
+    # Both are each thread's own settings.
+    in_inference = torch.is_inference_mode_enabled()
 
     def run(first: int) -> T | _Refused:
         try:
-            # Whether gradients are recorded is each thread's own setting.
-            with torch.no_grad():
+            with torch.inference_mode(in_inference), torch.no_grad():
                 return work(first, workers)
         except _Refused as refused:
             return refused
@@ -46,8 +50,9 @@ def shared_out(work: Callable[[int, int], T], workers: int) -> list[T]:
     if workers == 1:
         results = [run(0)]
     else:
-        with ThreadPoolExecutor(workers) as pool:
-            results = list(pool.map(run, range(workers)))
+        with ThreadPoolExecutor(workers - 1) as pool:
+            others = [pool.submit(run, first) for first in range(1, workers)]
+            results = [run(0), *(other.result() for other in others)]
     refusals = [result for result in results if isinstance(result, _Refused)]
     if refusals:
         raise min(refusals, key=lambda refused: refused.start).error
