@@ -4,10 +4,13 @@ Only the standard library and wrapt are imported here. When, and only when, the 
 imported mergekit's registry of methods, the two functions that everybody asks it by are
 wrapped; the first question brings in the rest. By then no module is half imported, whichever
 the process imported first.
+
+Whatever mergekit looks like, nothing here raises before one of our methods is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable
@@ -28,13 +31,18 @@ MERGE_MODULE = "mergekit.merge"
 ARCHITECTURE_FUNCTION = "get_architecture_info"
 RUN_FUNCTION = "run_merge"
 
+PLANNER_MODULES = ("mergekit.plan", "mergekit.scripts.merge_raw_pytorch")
+MERGING_MODULES = ("plan.preflight", "plan.tasks", "plan.writing", "record.merge", "show.card")
+"""Of ours, what a planned merge needs: a mergekit that it does not fit is refused beforehand."""
+
 LOG = logging.getLogger("mergekit_ram")
 
-_hook_registered = False
+_hooks_registered = False
 _wanted = False
 _undo: list[Callable[[], None]] = []
-_registry_wrapped = False
+_wrapped: dict[str, Any] = {}
 _failure: Exception | None = None
+_said: set[str] = set()
 
 
 def autoload() -> None:
@@ -44,8 +52,14 @@ def autoload() -> None:
     """
     try:
         install()
-    except Exception:
-        LOG.warning("mergekit-ram could not be switched on", exc_info=True)
+    except Exception as error:
+        _say_once(f"mergekit-ram could not be switched on: {_one_line(error)}")
+
+
+def _say_once(line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        LOG.warning("%s", line)
 
 
 def disabled() -> bool:
@@ -61,62 +75,105 @@ def install() -> bool:
     Returns:
         Whether the plugin is on; it is not where ``MERGEKIT_RAM_DISABLE=1`` is set.
     """
-    global _hook_registered, _wanted
+    global _hooks_registered, _wanted
     if disabled():
         return False
-    _wanted = True
-    if not _hook_registered:
-        import wrapt
+    import wrapt
 
-        for module, hook in _HOOKS.items():
-            wrapt.register_post_import_hook(hook, module)
-        _hook_registered = True
-    else:
-        for module, hook in _HOOKS.items():
-            if module in sys.modules:
-                hook(sys.modules[module])
+    _wanted = True
+    for name in _HOOKS:
+        module = sys.modules.get(name)
+        if module is None:
+            if not _hooks_registered:
+                wrapt.register_post_import_hook(_meet, name)
+        else:
+            is_whole = not _is_half_imported(module)
+            _meet(module, is_whole=is_whole)
+            if not is_whole and type(module) is ModuleType:
+                module.__class__ = _HalfImported
+    _hooks_registered = True
     return True
 
 
 def uninstall() -> None:
     """Undo :func:`install`: mergekit has its own methods again, and its own planners."""
-    global _wanted, _failure, _registry_wrapped
-    _wanted, _failure, _registry_wrapped = False, None, False
+    global _wanted, _failure
+    _wanted, _failure = False, None
+    _uninstall_host()
+    while _undo:
+        _undo.pop()()
+    _wrapped.clear()
+
+
+def _uninstall_host() -> None:
     host = sys.modules.get("mergekit_ram.host")
     if host is not None:
         host.uninstall()
-    while _undo:
-        _undo.pop()()
 
 
-def _wrap_registry(registry: ModuleType) -> None:
-    global _registry_wrapped
-    if not _wanted or _registry_wrapped:
+def _meet(module: ModuleType, *, is_whole: bool = True) -> None:
+    """Wrap what is asked first in a module of mergekit, whatever that module is like."""
+    if not _wanted:
         return
+    try:
+        _HOOKS[module.__name__](module)
+        if module.__name__ == PACKAGE and is_whole:
+            _check_questions_are_met()
+    except Exception as error:
+        _say_once(f"mergekit-ram could not be switched on: {_one_line(error)}")
+
+
+def _is_half_imported(module: ModuleType) -> bool:
+    spec = ModuleType.__getattribute__(module, "__spec__")
+    return bool(getattr(spec, "_initializing", False))
+
+
+class _HalfImported(ModuleType):
+    """A module that imports torch, and so reaches us, in its midst: met when first looked at whole.
+
+    Modules of mergekit that are there before torch get this class for as long as it takes.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if not _is_half_imported(self):
+            self.__class__ = ModuleType  # type: ignore[assignment]
+            _meet(self)
+        return ModuleType.__getattribute__(self, name)
+
+
+def _wrap_registry(module: ModuleType) -> None:
+    """Wrap the questions to the registry where they are defined, and where they are taken from."""
     import wrapt
 
-    _registry_wrapped = True
-
-    package = sys.modules.get(PACKAGE)
     for name in REGISTRY_FUNCTIONS:
-        function = getattr(registry, name)
-        wrapped = wrapt.FunctionWrapper(function, _answer)
-        # While the package is still being imported it takes the wrapped function by itself.
-        for owner in (registry, package):
-            if getattr(owner, name, None) is function:
-                setattr(owner, name, wrapped)
-        _undo.append(partial(_restore, name, function))
+        function = getattr(module, name, None)
+        if not callable(function) or name in _wrapped:
+            continue
+        _wrapped[name] = wrapt.FunctionWrapper(function, _answer)
+        _exchange(name, function, _wrapped[name])
+        _undo.append(partial(_exchange, name, _wrapped[name], function))
 
 
-def _restore(name: str, function: Any) -> None:
+def _exchange(name: str, before: Any, after: Any) -> None:
+    # While the package is still being imported it takes the wrapped function by itself.
     for module in (PACKAGE, REGISTRY_MODULE):
-        setattr(sys.modules[module], name, function)
+        owner = sys.modules.get(module)
+        if owner is not None and getattr(owner, name, None) is before:
+            setattr(owner, name, after)
+
+
+def _check_questions_are_met() -> None:
+    """Say so where mergekit will answer by itself: the package is whole after its registry."""
+    if REGISTRY_FUNCTIONS[0] not in _wrapped:
+        from mergekit_ram.compatibility import mismatch
+
+        _say_once(str(mismatch(f"the function {PACKAGE}.{REGISTRY_FUNCTIONS[0]}")))
 
 
 def _answer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     """Answer a question to the registry after our methods and planners are in place."""
-    asked = METHOD_NAMES.intersection((*args, *kwargs.values()))
-    _bring_in(planners=bool(asked))
+    asked = any(map(_is_ours, (*args, *kwargs.values())))
+    _bring_in(planners=asked)
     if asked and _failure is not None:
         # mergekit's own `ram` is another formula: no answer is better than that one.
         raise _failure
@@ -136,11 +193,19 @@ def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
     return misspelt.unknown_method(asked[0], [method.spec.name for method in methods])
 
 
+def _is_ours(name: object) -> bool:
+    return isinstance(name, str) and name in METHOD_NAMES
+
+
 def _bring_in(*, planners: bool) -> None:
     global _failure
     if _failure is not None:
         return
     try:
+        from mergekit_ram import compatibility
+
+        compatibility.check_version()
+
         from mergekit_ram import host
 
         host.register(sys.modules[REGISTRY_MODULE])
@@ -149,17 +214,31 @@ def _bring_in(*, planners: bool) -> None:
                 _wrap_architecture(sys.modules[name])
         if planners:
             host.patch_planners()
+            if any(name in sys.modules for name in PLANNER_MODULES):
+                for name in MERGING_MODULES:
+                    importlib.import_module(f"mergekit_ram.{name}")
     except Exception as error:
-        _failure = error
-        LOG.warning("%s", error)
+        _failure = _refusal(error)
+        LOG.warning("%s", _failure)
+        _uninstall_host()
+
+
+def _refusal(error: Exception) -> Exception:
+    """An error that names both versions, whatever a strange mergekit made of our code."""
+    from mergekit_ram.compatibility import mismatch
+    from mergekit_ram.errors import RamError
+
+    if isinstance(error, RamError):
+        return error
+    return mismatch(f"what it needs ({_one_line(error)})")
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _wrap_architecture(module: ModuleType) -> None:
-    """Meet ``run_merge`` at its first step: it opens the models before it asks for a method.
-
-    A process whose first import is ``mergekit.merge`` itself has it half imported now, without
-    that step; it is met when a method has been asked for, so from the second merge on.
-    """
+    """Meet ``run_merge`` at its first step: it opens the models before it asks for a method."""
     import wrapt
 
     for name, wrapper in ((ARCHITECTURE_FUNCTION, _architecture), (RUN_FUNCTION, _run)):
@@ -187,15 +266,22 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     config = kwargs.get("config", args[0] if args else None)
-    if getattr(config, "merge_method", None) not in METHOD_NAMES:
+    if not _is_ours(getattr(config, "merge_method", None)):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.plan import models
+    try:
+        from mergekit_ram.compatibility import check_version
 
+        check_version()
+
+        from mergekit_ram.plan import models
+    except Exception as error:
+        raise _refusal(error) from None
     return models.find_architecture(wrapped, config, *args, **kwargs)
 
 
 _HOOKS = {
     REGISTRY_MODULE: _wrap_registry,
+    PACKAGE: _wrap_registry,
     ARCHITECTURE_MODULE: _wrap_architecture,
     MERGE_MODULE: _wrap_architecture,
 }

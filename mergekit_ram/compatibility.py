@@ -10,6 +10,8 @@ from mergekit_ram.errors import HostError
 OLDEST_MERGEKIT = (0, 1, 5)
 FIRST_UNKNOWN_MERGEKIT = (0, 2)
 
+UNKNOWN_VERSION = "of a version that no metadata tells"
+
 TASK_FIELDS = frozenset(
     {
         "method_name",
@@ -26,11 +28,15 @@ TASK_FIELDS = frozenset(
 
 
 def check_version() -> None:
+    """Refuse a mergekit of another version.
+
+    Raises:
+        HostError: the message names both versions.
+    """
     found = version("mergekit")
-    numbers = tuple(
-        int(part) for part in re.findall(r"^(\d+)\.(\d+)(?:\.(\d+))?", found)[0] if part
-    )
-    if not OLDEST_MERGEKIT <= numbers < FIRST_UNKNOWN_MERGEKIT:
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", found)
+    known = tuple(int(part) for part in numbers.groups() if part) if numbers else ()
+    if not OLDEST_MERGEKIT <= known < FIRST_UNKNOWN_MERGEKIT:
         raise HostError(
             f"mergekit-ram {version('mergekit-ram')} works with mergekit >= "
             f"{_dotted(OLDEST_MERGEKIT)}, < {_dotted(FIRST_UNKNOWN_MERGEKIT)}; installed is "
@@ -60,7 +66,11 @@ def check_task_fields() -> None:
 
 
 def version(distribution: str) -> str:
-    return importlib.metadata.version(distribution)
+    """The installed version, or words in its place: an error text must not fail."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return UNKNOWN_VERSION
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mergekit.merge_methods.base import MergeMethod
-
 from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.methods import RamMerge, RamPlusMerge
@@ -100,9 +98,10 @@ def uninstall() -> None:
 
 
 def _patch_planner() -> None:
-    planner = getattr(sys.modules.get(PLANNER_MODULE), "MergePlanner", None)
-    if planner is None:
+    module = sys.modules.get(PLANNER_MODULE)
+    if module is None:
         return
+    planner = getattr(module, "MergePlanner", None)
     for name in PLANNER_ATTRIBUTES:
         check(callable(getattr(planner, name, None)), f"the method MergePlanner.{name}")
     check_task_fields()
@@ -117,7 +116,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     dtype, so that float32 results are rounded once.
     """
     wrapped(*args, **kwargs)
-    if not isinstance(planner._method, RamMerge):
+    if not isinstance(getattr(planner, "_method", None), RamMerge):
         return
     from mergekit_ram.plan import idle, layouts, misspelt, ownership, preflight, tasks
 
@@ -263,12 +262,12 @@ def _patch_raw_planner() -> None:
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
-    saves = kwargs["tensor_save_tasks"]
-    merges = [_may_be_lacked(save.tensor_task) for save in saves]
-    if not merges or not isinstance(_method_of(merges[0]), RamMerge):
+    saves = kwargs.get("tensor_save_tasks", ())
+    if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
     from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
 
+    merges = [_may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
     output = preflight.check_merges(merges)
     models = [model.model.path for model in merges[0].model_order]
@@ -296,7 +295,8 @@ def _may_be_lacked(merge: Any) -> Any:
     return merge.model_copy(update={"output_weight": weight})
 
 
-def _method_of(merge: Any) -> MergeMethod:
+def _is_ours(merge: Any) -> bool:
     from mergekit import merge_methods
 
-    return merge_methods.get(merge.method_name)
+    name = getattr(merge, "method_name", None)
+    return name is not None and isinstance(merge_methods.get(name), RamMerge)
