@@ -41,6 +41,7 @@ METHODS = (
     Method("linear", "linear", needs_base=False, model_parameters={"weight": 1.0}),
     Method("ram", "ram"),
     Method("ram_plus", "ram_plus", passes=2),
+    Method("ram_directions", "ram_directions"),
     Method("mergekit ram", "ram", plugin=False),
     Method("mergekit ramplus_tl", "ramplus_tl", plugin=False),
     Method("dare_linear", "dare_linear", model_parameters={"weight": 1.0, "density": 0.5}),

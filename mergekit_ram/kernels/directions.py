@@ -19,19 +19,20 @@ same X comes from products ``[N out, N out]`` and two walks over blocks of colum
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
+from mergekit_ram.kernels.products import (
+    add_square,
+    factorise_in_place,
+    mirror,
+    multiply,
+    solve_in_place,
+)
 from mergekit_ram.kernels.updates import Block, Updates
 
-PANELS = 4
-"""A matrix times its own transpose is symmetric: it is computed in so many panels of columns,
-each from the diagonal down."""
-
-SMALLEST_PANEL = 128
-
-POWER_STEPS = 12
+POWER_STEPS = 6
 """Products that find about the largest eigenvalue: its size matters, not its digits."""
 
 LARGEST_ROUNDING = 4e-5
@@ -87,26 +88,32 @@ class Primal(Anchored):
         self._maps = updates.empty(count, width, width).zero_()
         for block in updates.walk():
             for t, gram in enumerate(self._maps):
-                _add_product(gram, block.update(t).T)
+                add_square(gram, block.update(t).T)
         self.norms = _diagonal_sums(self._maps)
 
+    def normalise(self) -> None:
+        """Make Grams of what was summed."""
+        for gram, norm in zip(self._maps, self.norms, strict=True):
+            mirror(gram)
+            gram.div_(norm)
+
+    def gram_products(self) -> torch.Tensor:
+        """Σ G_a ∘ G_b of every two agents, float64 ``[N, N]``."""
+        flat = self._maps.flatten(1)
+        return (flat @ flat.T).double().cpu()
+
     def finish(self, ridge: float) -> None:
-        """Make Grams of what was summed, and of each of them G_t (Σ G_t + μ (N / in) I)⁻¹.
+        """Make G_t (Σ G_t + μ (N / in) I)⁻¹ of every Gram.
 
         Kept apart from the block's product with it, the division by the ridge meets no rounding
         but that of the Grams.
         """
-        for gram, norm in zip(self._maps, self.norms, strict=True):
-            _mirror(gram)
-            gram.div_(norm)
-        flat = self._maps.flatten(1)
-        self.gram_products = (flat @ flat.T).double().cpu()
         count, width, _ = self._maps.shape
         factor, condition = _factorised(self._maps.sum(dim=0), ridge * count / width)
         _check_rounding(condition, factor.dtype)
         for gram in self._maps:
             # Both are symmetric, so this is the transpose of what is wanted.
-            gram.copy_(torch.cholesky_solve(gram, factor).T)
+            gram.copy_(solve_in_place(factor, gram.clone()).T)
 
     def lines(self, block: Block) -> torch.Tensor:
         """P − Σ (P − w_t τ_t) [G_t (Σ G_t + μ (N / in) I)⁻¹]"""
@@ -115,7 +122,7 @@ class Primal(Anchored):
         for t, factor in enumerate(self._factors):
             torch.sub(anchor, block.update(t), alpha=factor, out=misfits[:, t])
         # One product over agents and directions.
-        return anchor.addmm_(misfits.flatten(1), self._maps.flatten(0, 1), alpha=-1.0)
+        return anchor.sub_(multiply(misfits.flatten(1), self._maps.flatten(0, 1)))
 
 
 class Dual(Anchored):
@@ -133,8 +140,8 @@ class Dual(Anchored):
         self._anchored = updates.empty(height, count * height).zero_()
         for block in updates.walk():
             stacked = block.updates.flatten(0, 1)
-            _add_product(self._stacked, stacked)
-            self._anchored.addmm_(self.anchor(block), stacked.T)
+            add_square(self._stacked, stacked)
+            self._anchored.add_(multiply(self.anchor(block), stacked.T))
         tiles = self._tiles()
         self.norms = _diagonal_sums(tiles[t, :, t] for t in range(count))
 
@@ -143,28 +150,36 @@ class Dual(Anchored):
         shape = (len(self._factors), self._height) * 2
         return self._stacked.view(shape)
 
-    def finish(self, ridge: float) -> None:
-        """Make Z Zᵀ and K of what was summed, and solve."""
+    def normalise(self) -> None:
+        """Make Z Zᵀ and K of what was summed."""
         count, height = len(self._factors), self._height
-        _mirror(self._stacked)
+        mirror(self._stacked)
         lengths = torch.tensor(self.norms, dtype=torch.float64).sqrt().to(self._stacked)
-        lengths = lengths.repeat_interleave(height)
+        lengths = self._lengths = lengths.repeat_interleave(height)
         tiles = self._tiles()
         for t, weight in enumerate(self._factors):
             own = self._anchored.view(height, count, height)[:, t]
             own.sub_(tiles[t, :, t], alpha=weight)
         self._anchored.div_(lengths)
         self._stacked.div_(lengths).div_(lengths[:, None])
-        self.gram_products = tiles.double().square().sum(dim=(1, 3)).cpu()
+
+    def gram_products(self) -> torch.Tensor:
+        """Σ G_a ∘ G_b of every two agents, float64 ``[N, N]``."""
+        return self._tiles().square().sum(dim=(1, 3), dtype=torch.float64).cpu()
+
+    def finish(self, ridge: float) -> None:
+        """Solve."""
+        count = len(self._factors)
         factor, condition = _factorised(self._stacked, ridge * count / self._width)
         # Z has no rounding in the directions that no agent uses.
         _check_rounding(math.sqrt(condition), factor.dtype)
-        self._solved = torch.cholesky_solve(self._anchored.T, factor).T.div_(lengths)
+        solved = solve_in_place(factor, self._anchored.T.contiguous())
+        self._solved = solved.div_(self._lengths[:, None]).T.contiguous()
         del self._stacked, self._anchored
 
     def lines(self, block: Block) -> torch.Tensor:
         """P − K (Z Zᵀ + μ (N / in) I)⁻¹ Z"""
-        return self.anchor(block).addmm_(self._solved, block.updates.flatten(0, 1), alpha=-1.0)
+        return self.anchor(block).sub_(multiply(self._solved, block.updates.flatten(0, 1)))
 
 
 def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
@@ -175,37 +190,19 @@ def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
     return kind(updates, factors)
 
 
-def _add_product(total: torch.Tensor, lines: torch.Tensor) -> None:
-    """Add ``lines @ lines.T`` where it is not above the diagonal's panels."""
-    for first, last in _panels(len(total)):
-        total[first:, first:last].addmm_(lines[first:], lines[first:last].T)
-
-
-def _mirror(total: torch.Tensor) -> None:
-    for first, last in _panels(len(total)):
-        total[first:last, last:] = total[last:, first:last].T
-
-
-def _panels(size: int) -> Iterator[tuple[int, int]]:
-    width = max(SMALLEST_PANEL, -(-size // PANELS))
-    for first in range(0, size, width):
-        yield first, min(first + width, size)
-
-
 def _diagonal_sums(squares: Iterable[torch.Tensor]) -> tuple[float, ...]:
     return tuple(float(square.diagonal().sum(dtype=torch.float64)) for square in squares)
 
 
 def _factorised(system: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
     """The Cholesky factor of ``system + ridge I``, and how often its largest eigenvalue holds the
-    ridge; the system is written over.
+    ridge. The factor is written over the system.
     """
     system.diagonal().add_(ridge)
     condition = _largest_eigenvalue(system) / ridge
-    factor, failure = torch.linalg.cholesky_ex(system)
-    if failure:
+    if not factorise_in_place(system):
         raise KernelRidgeError(f"the ridge is too small for {system.dtype}")
-    return factor, condition
+    return system, condition
 
 
 def _largest_eigenvalue(system: torch.Tensor) -> float:

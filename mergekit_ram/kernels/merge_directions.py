@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,9 @@ from mergekit_ram.kernels.updates import Layout, Updates, power_of_two
 __all__ = ["RIDGE", "KernelRidgeError", "Layout", "Solved", "merge", "solve", "updates_of"]
 
 RIDGE = 0.3
+
+EXACT = "highest"
+"""torch's name of products that are not shortened."""
 
 PLAIN_WEIGHTS = (1e-6, 1e6)
 """Sizes of weights that need no unit."""
@@ -160,6 +163,7 @@ def _solve(
     if is_matrix and len(weights) > 1:
         solution = first_walk(updates, weights)
         if _are_plain(weights) and all(updates.holds_square(norm) for norm in solution.norms):
+            solution.normalise()
             solution.finish(ridge)
             return Solved(updates, tuple(range(len(weights))), solution, 1.0)
         del solution
@@ -172,6 +176,7 @@ def _solve(
     factors = [weights[t] * unit / own for t, own in zip(numbers, updates.units, strict=True)]
     if is_matrix and len(numbers) > 1:
         solution = first_walk(updates, factors)
+        solution.normalise()
         solution.finish(ridge)
         return Solved(updates, numbers, solution, unit)
     return Solved(updates, numbers, Anchored(updates, factors), unit)
@@ -215,6 +220,15 @@ def _are_plain(weights: Sequence[float]) -> bool:
     return all(smallest <= abs(weight) <= largest for weight in weights)
 
 
-def _own_precision(device: torch.device) -> AbstractContextManager[None]:
+@contextmanager
+def _own_precision(device: torch.device) -> Iterator[None]:
     """Whatever precision the caller's products have, these are of the compute dtype."""
-    return torch.autocast(device_type=device.type, enabled=False)
+    before = torch.get_float32_matmul_precision()
+    if before != EXACT:
+        torch.set_float32_matmul_precision(EXACT)
+    try:
+        with torch.autocast(device_type=device.type, enabled=False):
+            yield
+    finally:
+        if before != EXACT:
+            torch.set_float32_matmul_precision(before)
