@@ -63,6 +63,7 @@ def figure_cell(text: str, bounds: Interval | None, form: wording.Form) -> Cell:
 
 TENSOR = Column("tensor", "by name; biases, norms and other small ones are left out")
 LAYER = Column("layer", "by name; what belongs to no layer stands for itself")
+OTHER = Column("and", "the other agent")
 AGENT = Column("agent", "a model that was trained from the base")
 WEIGHT = Figure("weight", "weight", wording.setting, "w, the factor on its task vector")
 DENSITY = Figure(
@@ -118,3 +119,5 @@ UNIQUE_SHARE = Figure(
 CHANGE = Figure(
     "change", "changed", wording.share, "the share of its parameters that some agent changed"
 )
+NAMES = frozenset(column.title for column in (AGENT, OTHER, TENSOR, LAYER))
+"""Columns of names, which stand to the left; all others hold figures."""

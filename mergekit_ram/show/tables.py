@@ -25,6 +25,7 @@ from mergekit_ram.show.columns import (
     JACCARD,
     KEPT,
     LAYER,
+    OTHER,
     RATIO,
     RESCALE,
     SHARED,
@@ -147,7 +148,7 @@ def pair_tables(record: OverlapRecord) -> Iterator[Table]:
         return
     names = agent_names(record)
     figures = (BOTH, JACCARD, COSINE, CONFLICTS)
-    columns = [AGENT, Column("and", "the other agent"), *(figure.column() for figure in figures)]
+    columns = [AGENT, OTHER, *(figure.column() for figure in figures)]
     rows = [
         [
             Cell(names[pair.first]),

@@ -6,7 +6,7 @@ from tabulate import tabulate
 
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import wording
-from mergekit_ram.show.columns import Cell, Table
+from mergekit_ram.show.columns import NAMES, Cell, Table
 from mergekit_ram.show.tables import agent_names, tables
 
 
@@ -24,9 +24,7 @@ def as_markdown(table: Table) -> str:
 
 
 def _as_plain(table: Table) -> str:
-    # Names stand to the left, figures to the right.
-    names = {"agent", "and", "tensor", "layer"}
-    align = tuple("left" if title in names else "right" for title in _titles(table))
+    align = tuple("left" if title in NAMES else "right" for title in _titles(table))
     text = tabulate(
         _rows(table), _titles(table), tablefmt="simple", colalign=align, disable_numparse=True
     )

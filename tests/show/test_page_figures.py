@@ -7,9 +7,10 @@ from typing import Any
 
 import page_records as records
 import pytest
-from page_records import PAPER
+from page_records import PAPER, Sketch
 from pages import EIGHT, RECORDS, plots
 
+from mergekit_ram.names import labels
 from mergekit_ram.show.page import render_page
 from mergekit_ram.show.page.layer_map import OUTSIDE, LayerMap
 
@@ -33,11 +34,12 @@ def test_bars_show_density_and_shares_of_the_overlap_degree():
 def test_no_two_bars_or_curves_of_a_figure_differ_by_colour_alone():
     for name, plot in plots(RECORDS["eight"]).items():
         for kind, tell in (
-            ("bar", lambda trace: str(trace["marker"]["pattern"]["shape"])),
+            ("bar", lambda trace: str(trace["marker"].get("pattern"))),
             ("scatter", lambda trace: str((trace.get("line", {}).get("dash"), _symbol(trace)))),
         ):
             told = [tell(trace) for trace in plot["data"] if trace["type"] == kind]
-            if not name.startswith("rescale"):
+            # Parts of a stacked bar are told apart by their order, which the legend has too.
+            if not name.startswith("rescale") and name != "overlap-degree":
                 assert len(set(told)) == len(told), name
     bars = plots(RECORDS["eight"])["density"]["data"][0]["marker"]["pattern"]["shape"]
     assert len(set(bars)) == len(EIGHT)
@@ -75,9 +77,9 @@ def test_the_map_sums_what_belongs_to_one_module():
     sums = LayerMap.of(record)
     assert sums.rows == ("0", "1", "2", "3", OUTSIDE)
     assert sums.modules == (
+        "self_attn.q_proj",
         "mlp.gate_proj",
         "mlp.up_proj",
-        "self_attn.q_proj",
         "model.embed_tokens",
     )
     agent = record.agents[1].model
@@ -88,7 +90,7 @@ def test_the_map_sums_what_belongs_to_one_module():
     assert cell.active == sum(tensor.agents[1].active for tensor in parts)
     assert cell.unique == sum(tensor.agents[1].unique for tensor in parts)
     table = sums.table(agent, lambda cell: cell.density)
-    assert table[2][2] == cell.active / cell.numel
+    assert table[2][0] == cell.active / cell.numel
     assert table[2][3] is None
     assert table[4][:3] == [None] * 3
 
@@ -159,3 +161,76 @@ def test_a_factor_that_differs_by_tensor_is_averaged_over_unique_parameters():
     assert changed.agents[0].model == model
     meant, _ = plots(changed)["realised"]["data"]
     assert meant["x"][0] == pytest.approx(odd / first.unique)
+
+
+def test_the_maps_of_all_agents_have_one_scale_and_the_order_of_the_model():
+    record = RECORDS["eight"]
+    plot = plots(record)["layers"]
+    assert len(plot["data"]) == 2 * len(EIGHT)
+    shown = [trace for trace in plot["data"] if trace.get("visible") is not False]
+    assert len(shown) == len({trace["xaxis"] for trace in shown}) == len(EIGHT)
+    values = [value for trace in shown for row in trace["z"] for value in row if value is not None]
+    assert {(trace["zmin"], trace["zmax"]) for trace in shown} == {(0, max(values))}
+    titles = {note["text"] for note in plot["layout"]["annotations"]}
+    assert titles == set(labels([sketch.model for sketch in EIGHT]))
+
+
+def test_of_more_than_eight_agents_one_is_chosen():
+    nine = tuple(Sketch(f"agent-{n}", 0.1, (50.0, *[5.0] * 8)) for n in range(9))
+    page = render_page(records.inspection(nine))
+    (choices,) = re.findall(r'<p class="choices">(.*?)</p>', page, re.DOTALL)
+    assert choices.count("<select>") == 2
+    shown = plots(records.inspection(nine))["layers"]["data"]
+    assert [trace.get("visible") for trace in shown] == [None] + [False] * 17
+
+
+def test_modules_stand_in_the_order_in_which_a_token_meets_them():
+    record = RECORDS["merge"]
+    first = record.tensors[1]
+    names = (
+        "model.layers.0.mlp.down_proj.weight",
+        "model.layers.0.something_new.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.layers.0.self_attn.k_proj.weight",
+        "model.layers.0.self_attn.o_proj.weight",
+        "model.layers.0.self_attn.q_proj.weight",
+        "lm_head.weight",
+        "model.norm.weight",
+        "model.embed_tokens.weight",
+    )
+    tensors = tuple(first.model_copy(update={"name": name}) for name in names)
+    assert LayerMap.of(record.model_copy(update={"tensors": tensors})).modules == (
+        "input_layernorm",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.o_proj",
+        "post_attention_layernorm",
+        "mlp.down_proj",
+        "something_new",
+        "model.embed_tokens",
+        "model.norm",
+        "lm_head",
+    )
+
+
+def test_one_agent_has_no_empty_panel_and_no_axis_beyond_what_can_be():
+    record = records.inspection((Sketch("./agents/coder", 0.99, (100.0,)),))
+    found = plots(record)
+    assert found.keys() == {"density", "layers", "epsilon-density", "retained"}
+    assert found["epsilon-density"]["layout"]["yaxis"]["range"][1] <= 1.03
+    assert found["density"]["layout"]["xaxis"]["tickvals"][-1] <= 1.0
+    assert "overlaps of pairs" not in render_page(record)
+
+
+def test_a_colour_of_an_agent_is_no_methods():
+    found = plots(RECORDS["eight"])
+    agents = {trace["line"]["color"] for trace in found["epsilon-density"]["data"]}
+    assert set(found["density"]["data"][0]["marker"]["color"]) == agents
+    assert len(agents) == len(EIGHT)
+    others = [
+        {trace["marker"]["color"] for trace in found[name]["data"]}
+        for name in ("overlap-degree", "retained", "realised")
+    ]
+    every = [*agents, *(colour for colours in others for colour in colours)]
+    assert len(set(every)) == len(every)

@@ -6,6 +6,7 @@ import pytest
 from pages import ALWAYS, HOSTILE, INSPECTED, RECORDS, plots
 
 from mergekit_ram.names import labels
+from mergekit_ram.show.page import palette
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -48,16 +49,15 @@ def test_names_stay_text(browser, pages):
 def test_the_lists_choose_the_map(browser, pages):
     browser.open(pages["inspection"])
     choose = """
-        const [agent, quantity] = document.querySelectorAll("#layers select");
-        agent.selectedIndex = 2;
+        const [quantity] = document.querySelectorAll("#layers select");
         quantity.selectedIndex = 1;
         quantity.dispatchEvent(new Event("change"));
         const plot = document.querySelector("#layers .plot");
         return [plot.data.map((trace) => trace.visible), plot.data[5].z];
     """
     visible, values = browser.run(choose)
-    assert visible == [False] * 5 + [True]
-    assert browser.drawn()["layers"] == [1]
+    assert visible == [False] * 3 + [True] * 3
+    assert browser.drawn()["layers"] == [1] * 3
     shares = [value for row in values for value in row if value is not None]
     assert shares == pytest.approx([0.475] * len(shares), abs=2e-3)
 
@@ -78,3 +78,36 @@ def test_a_dark_surrounding_changes_the_figures_ink(browser, pages):
         assert page == figure
         found[scheme] = figure
     assert found["light"] != found["dark"]
+
+
+@pytest.mark.parametrize("name", ["inspection", "sampled", "eight"])
+def test_tables_and_maps_fit_a_usual_screen(name, browser, pages):
+    browser.open(pages[name], width=1280)
+    wide = browser.run(
+        "return [...document.querySelectorAll('.scroll')]"
+        ".filter((part) => part.scrollWidth > part.clientWidth + 1).map((part) => part.innerText);"
+    )
+    assert wide == []
+
+
+def test_the_pair_map_of_three_fits_a_narrow_screen(browser, pages):
+    browser.open(pages["inspection"], width=400)
+    scroll, client = browser.run(
+        "const part = document.querySelector('#pairs .scroll');"
+        "return [part.scrollWidth, part.clientWidth];"
+    )
+    assert scroll <= client
+
+
+def test_a_dark_surrounding_has_the_nights_colours(browser, pages):
+    bar = "return getComputedStyle(document.querySelector('#density .point path')).fill;"
+    found = []
+    for scheme in ("light", "dark"):
+        browser.driver.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+        browser.open(pages["merge"])
+        found.append(browser.run(bar))
+    first = palette.AGENTS[0]
+    assert found == [f"rgb{palette.channels(colour)}" for colour in (first.day, first.night)]

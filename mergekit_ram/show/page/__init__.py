@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
@@ -13,6 +14,7 @@ from mergekit_ram.errors import InputError, MissingExtraError
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import tables, wording
 from mergekit_ram.show.columns import Table
+from mergekit_ram.show.page import palette
 from mergekit_ram.show.page.markup import as_html, meanings
 
 # No address is allowed to be loaded from, so that nothing leaves the reader's machine.
@@ -72,7 +74,7 @@ def render_page(record: OverlapRecord) -> str:
 <link rel="icon" href="data:,">
 <title>{title}</title>
 <style>
-{_resource("page.css")}</style>
+{palette.style()}{_resource("page.css")}</style>
 </head>
 <body>
 <main>
@@ -87,6 +89,7 @@ def render_page(record: OverlapRecord) -> str:
 {_further_tables(record)}
 </main>
 <noscript><p>The figures need JavaScript; the tables do not.</p></noscript>
+<script type="application/json" id="nights">{_nights(record)}</script>
 <script>{_library()}</script>
 <script>
 {_resource("page.js")}</script>
@@ -117,6 +120,12 @@ def _resource(name: str) -> str:
     return files("mergekit_ram.show.page").joinpath(name).read_text(encoding="utf-8")
 
 
+def _nights(record: OverlapRecord) -> str:
+    """What the page exchanges the figures' colours for where its surroundings are dark."""
+    degrees = max((len(agent.overlap_degree) for agent in record.agents), default=0)
+    return json.dumps(palette.nights(degrees))
+
+
 def _title(record: OverlapRecord) -> str:
     what = "a merge by" if record.kind == "merge" else "an inspection for"
     estimate = ", an estimate" if record.sample is not None else ""
@@ -141,7 +150,9 @@ def _facts(record: OverlapRecord) -> str:
         f"torch {versions.torch}",
     }
     items = "\n".join(
-        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items()
+        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in facts.items()
+        if text != wording.NOTHING
     )
     return f"{_sample(record)}<dl>\n{items}\n</dl>"
 
@@ -205,11 +216,13 @@ def _panel(panel: Any, caption: str) -> str:
     description = panel.plot.to_json().replace("<", "\\u003c")
     style = f"min-height:{panel.plot.layout.height}px"
     style += f";min-width:{panel.min_width}px" if panel.min_width else ""
+    title = escape(panel.title)
     return f"""<figure id="{panel.name}">
-<h3>{escape(panel.title)}</h3>
+<h3>{title}</h3>
 <figcaption>{escape(caption)}</figcaption>
 {_choices(panel)}<div class="scroll" tabindex="0">
-<div class="plot" role="img" aria-label="{escape(panel.title)}" style="{style}"></div>
+<div class="plot" role="img" aria-label="{title}" style="{style}"
+ data-together="{panel.together}"></div>
 </div>
 <script type="application/json">{description}</script>
 </figure>"""

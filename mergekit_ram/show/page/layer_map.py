@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import OverlapRecord
+
+ORDER = (
+    "embed",
+    "wte",
+    "wpe",
+    "input_layernorm",
+    "ln_1",
+    "q_proj",
+    "q_norm",
+    "k_proj",
+    "k_norm",
+    "v_proj",
+    "c_attn",
+    "query",
+    "o_proj",
+    "attn",
+    "attention.",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "ln_2",
+    "router",
+    "mlp.gate.",
+    "gate_proj",
+    "gate_up",
+    "up_proj",
+    "c_fc",
+    "down_proj",
+    "mlp",
+    "experts",
+    "post_feedforward_layernorm",
+)
+"""Words in the names of modules, in the order of a transformer's layer."""
+
+LAST = ("norm", "ln_f", "lm_head")
+
+UNKNOWN = len(ORDER)
 
 OUTSIDE = "outside layers"
 """The row of tensors without a layer."""
@@ -51,9 +87,13 @@ class LayerMap:
         ordered = sorted(inner, key=lambda place: (stacks.index(place.stack), place.number))
         return cls(
             rows=tuple(dict.fromkeys(rows[place] for place in (*ordered, *outer))),
-            modules=tuple(dict.fromkeys(place.module for place in (*inner, *outer))),
+            modules=(*_in_model_order(inner), *_in_model_order(outer)),
             cells=_cells(record, places, rows),
         )
+
+    def highest(self, value: Callable[[Cell], float | None]) -> float:
+        """The highest value of any cell of any agent; 1 where there is none."""
+        return max((found for cell in self.cells.values() if (found := value(cell))), default=1.0)
 
     def table(self, model: str, value: Callable[[Cell], float | None]) -> list[list[float | None]]:
         """One agent's values, row by row; null where the row lacks the module."""
@@ -61,6 +101,21 @@ class LayerMap:
             [value(self.cells.get((model, row, module), Cell())) for module in self.modules]
             for row in self.rows
         ]
+
+
+def _in_model_order(places: Iterable[Place]) -> list[str]:
+    """Modules as a token meets them; files list them by the alphabet."""
+    modules = list(dict.fromkeys(place.module for place in places))
+    return sorted(modules, key=_rank)
+
+
+def _rank(module: str) -> int:
+    """The place of the first word that is known; what is not known stays in the middle."""
+    known = next((place for place, word in enumerate(ORDER) if word in module), None)
+    if known is not None:
+        return known
+    last = next((place for place, word in enumerate(LAST) if word in module), None)
+    return UNKNOWN if last is None else UNKNOWN + 1 + last
 
 
 def _row(place: Place, several: bool) -> str:

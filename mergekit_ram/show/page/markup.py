@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from mergekit_ram.show.columns import Cell, Column, Table
+from mergekit_ram.show.columns import NAMES, Cell, Column, Table
 
 
 def as_html(table: Table) -> str:
     """A table under its heading, which scrolls by itself where the screen is narrow."""
-    names = "".join(f'<th scope="col">{escape(column.title)}</th>' for column in table.columns)
+    names = "".join(
+        f'<th scope="col"{_kind(column)}>{escape(column.title)}</th>' for column in table.columns
+    )
     body = "\n".join(
         f'<tr><th scope="row">{_content(first)}</th>'
-        f"{''.join(f'<td>{_content(cell)}</td>' for cell in cells)}</tr>"
+        f"{''.join(map(_cell, table.columns[1:], cells))}</tr>"
         for first, *cells in table.rows
     )
     return (
@@ -33,6 +35,14 @@ def meanings(tables: Iterable[Table]) -> str:
         f"<b>{escape(column.title)}</b>: {escape(column.meaning)}" for column in columns.values()
     )
     return f'<p class="meanings">{words}.</p>'
+
+
+def _cell(column: Column, cell: Cell) -> str:
+    return f"<td{_kind(column)}>{_content(cell)}</td>"
+
+
+def _kind(column: Column) -> str:
+    return ' class="name"' if column.title in NAMES else ""
 
 
 def _content(cell: Cell) -> str:

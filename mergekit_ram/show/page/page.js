@@ -5,6 +5,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const figures = [...document.querySelectorAll("figure")].map((figure) => ({
     plot: figure.querySelector(".plot"),
+    together: Number(figure.querySelector(".plot").dataset.together),
     selects: [...figure.querySelectorAll("select")],
     description: JSON.parse(figure.querySelector("script").textContent),
   }));
@@ -30,21 +31,32 @@
     return { layout };
   }
 
+  // Figures are described in the colours of the day; each has one of the night.
+  const nights = JSON.parse(document.getElementById("nights").textContent);
+  function coloured(value) {
+    if (Array.isArray(value)) return value.map(coloured);
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, coloured(part)]));
+    }
+    return (dark.matches && nights[value]) || value;
+  }
+
   // The traces of a figure with choices are ordered by the first choice, then by the second.
-  function choose({ selects, description }) {
+  function choose({ selects, together, description }) {
     const chosen = selects.reduce(
       (index, select) => index * select.options.length + select.selectedIndex,
       0,
     );
     description.data.forEach((trace, index) => {
-      trace.visible = index === chosen;
+      trace.visible = Math.floor(index / together) === chosen;
     });
   }
 
   function draw(figure) {
     const { plot, selects, description } = figure;
     if (selects.length) choose(figure);
-    Plotly.react(plot, description.data, { ...description.layout, template: template() }, CONFIG);
+    const { data, layout } = coloured(description);
+    Plotly.react(plot, data, { ...layout, template: template() }, CONFIG);
   }
 
   for (const figure of figures) {

@@ -27,7 +27,7 @@ def sections(record: OverlapRecord) -> tuple[Section, ...]:
     sweep = thresholds.panels(record, record.thresholds) if record.thresholds else ()
     keeping = (kept.retained(record), kept.realised(record))
     found = (
-        Section("What each agent changed", (agents.density(record), agents.overlap_degree(record))),
+        Section("What each agent changed", _changes(record)),
         Section("Where two agents meet", pairwise),
         Section("Where in the model", (layers.layer_map(record),)),
         Section("Does ε matter?", sweep),
@@ -35,6 +35,13 @@ def sections(record: OverlapRecord) -> tuple[Section, ...]:
         Section("What a merge keeps", tuple(panel for panel in keeping if panel is not None)),
     )
     return tuple(section for section in found if section.panels)
+
+
+def _changes(record: OverlapRecord) -> tuple[look.Panel, ...]:
+    """Of one agent alone everything is unique."""
+    if len(record.agents) < 2:
+        return (agents.density(record),)
+    return agents.density(record), agents.overlap_degree(record)
 
 
 def caption(record: OverlapRecord, panel: look.Panel) -> str:

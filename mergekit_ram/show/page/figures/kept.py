@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from mergekit_ram.record.schema import AgentRecord, OverlapRecord
 from mergekit_ram.show import wording
+from mergekit_ram.show.page import palette
 from mergekit_ram.show.page.figures import look
 
 METHODS = (
@@ -24,9 +25,21 @@ def retained(record: OverlapRecord) -> look.Panel | None:
     known = [(field, title) for field, title in METHODS if _is_worth_a_bar(record, field)]
     if not known:
         return None
+    look_of = {
+        field: (colour, pattern)
+        for (field, _), colour, pattern in zip(
+            METHODS, palette.METHODS, look.PATTERNS, strict=False
+        )
+    }
     traces = [
-        _bars(record, title, field, [getattr(agent, field) for agent in record.agents], number)
-        for number, (field, title) in enumerate(known)
+        _bars(
+            record,
+            title,
+            field,
+            [getattr(agent, field) for agent in record.agents],
+            *look_of[field],
+        )
+        for field, title in known
     ]
     return look.Panel(
         name="retained",
@@ -49,14 +62,23 @@ def _is_worth_a_bar(record: OverlapRecord, field: str) -> bool:
 
 
 def realised(record: OverlapRecord) -> look.Panel | None:
-    """λ as meant and as the output dtype stores it; null where nothing was stored."""
+    """λ as meant and as the output dtype stores it; null where nothing was stored, or λ is 1."""
     if all(agent.realised_rescale is None for agent in record.agents):
         return None
     meant: list[float | None] = [meant_rescale(record, agent) for agent in record.agents]
+    if all(value == 1 for value in meant):
+        return None
     stored = [agent.realised_rescale for agent in record.agents]
     traces = [
-        _bars(record, "as meant", "rescale", [_extra(value) for value in meant], 1),
-        _bars(record, "as stored", "realised_rescale", [_extra(value) for value in stored], 2),
+        _bars(record, "as meant", "rescale", [_extra(value) for value in meant], palette.MEANT, ""),
+        _bars(
+            record,
+            "as stored",
+            "realised_rescale",
+            [_extra(value) for value in stored],
+            palette.STORED,
+            "/",
+        ),
     ]
     return look.Panel(
         name="realised",
@@ -88,16 +110,23 @@ def _extra(rescale: float | None) -> float | None:
 
 
 def _bars(
-    record: OverlapRecord, title: str, field: str, values: list[float | None], number: int
+    record: OverlapRecord,
+    title: str,
+    field: str,
+    values: list[float | None],
+    colour: palette.Colour,
+    pattern: str,
 ) -> go.Bar:
     agents = record.agents
+    error = look.error_bars(values, [_interval(agent, field) for agent in agents])
     return go.Bar(
         name=title,
         orientation="h",
         x=values,
         y=[agent.label for agent in look.agents(record)],
-        text=[wording.factor(value) for value in values],
-        textposition="auto",
+        text=look.beside([wording.factor(value) for value in values], error),
+        textposition="outside",
+        cliponaxis=False,
         textangle=0,
         hovertext=[
             look.lines(
@@ -109,11 +138,11 @@ def _bars(
             for agent, value in zip(agents, values, strict=True)
         ],
         hoverinfo="text",
-        error_x=look.error_bars(values, [_interval(agent, field) for agent in agents]),
+        error_x=error,
         marker={
-            "color": look.COLOURS[number],
+            "color": colour.day,
             "line": look.EDGE,
-            "pattern": {"shape": look.PATTERNS[number], **look.HATCH},
+            "pattern": {"shape": pattern, **look.HATCH},
         },
     )
 
@@ -132,6 +161,14 @@ def _effect(agent: AgentRecord) -> str:
     return f"λ changes {wording.share(agent.rescale_effect)} of its unique parameters"
 
 
+def _reach(traces: list[go.Bar], whole: float | None) -> list[float]:
+    """From the lowest to the highest bar, with room for the numbers beside them."""
+    values = [value for trace in traces for value in trace.x if value is not None]
+    low, high = min([0.0, *values]), max([0.0, *values])
+    end = max(high * look.ROOM_FOR_TEXT, 1.05 * (whole or 0.0)) or 1.0
+    return [low - (look.ROOM_FOR_TEXT - 1) * (end if low < 0 else 0), end]
+
+
 def _grouped(
     record: OverlapRecord, traces: list[go.Bar], title: str, whole: float | None = None
 ) -> go.Figure:
@@ -141,6 +178,6 @@ def _grouped(
         look.FRAME_HEIGHT + group * len(record.agents) + look.legend_height(len(traces)),
         barmode="group",
         shapes=[] if whole is None else [look.upright(whole)],
-        xaxis={"title": {"text": title}, "rangemode": "tozero"},
+        xaxis={"title": {"text": title}, "range": _reach(traces, whole)},
         yaxis={"type": "category", "autorange": "reversed"},
     )

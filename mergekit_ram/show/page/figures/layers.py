@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 from mergekit_ram.show.page.layer_map import Cell, LayerMap
 
+MOST_MULTIPLES = 8
+"""Agents whose maps are seen at once; of more, one is chosen."""
+
+MOST_IN_A_ROW = 4
+MOST_WITH_DIGITS = 3
+"""Maps in a row whose cells have room for digits."""
+
 ROOM_FOR_ROWS = 1200
-LARGEST_ROW = 26
-SMALLEST_ROW = 10
-NAMES_HEIGHT = 210
+LARGEST_ROW = 22
+SMALLEST_ROW = 8
+NAMES_HEIGHT = 150
+TITLE_HEIGHT = 36
 NAMES_WIDTH = 130
-CELL_WIDTH = 38
+DIGITS_WIDTH = 27
+CELL_WIDTH = 12
+GAP = 0.02
+TITLE_SIZE = 13
+DIGITS_SIZE = 9
 
 
 @dataclass(frozen=True)
@@ -52,57 +65,95 @@ QUANTITIES = (DENSITY, UNIQUE_SHARE)
 
 
 def layer_map(record: OverlapRecord) -> look.Panel:
-    """A map per agent and quantity, of which one is seen."""
+    """The agents' maps beside each other, of one quantity at a time and on one scale."""
     sums = LayerMap.of(record)
     drawn = look.agents(record)
-    traces = [_map(sums, agent, quantity) for agent in drawn for quantity in QUANTITIES]
-    for trace in traces[1:]:
+    multiples = len(drawn) <= MOST_MULTIPLES
+    places = len(drawn) if multiples else 1
+    columns = min(places, MOST_IN_A_ROW)
+    digits = columns <= MOST_WITH_DIGITS
+    quantities = QUANTITIES if len(drawn) > 1 else QUANTITIES[:1]
+    if multiples:
+        traces = [
+            _map(sums, agent, quantity, place, digits)
+            for quantity in quantities
+            for place, agent in enumerate(drawn)
+        ]
+    else:
+        traces = [
+            _map(sums, agent, quantity, 0, digits) for agent in drawn for quantity in quantities
+        ]
+    for trace in traces[places:]:
         trace.visible = False
-    row_height = min(LARGEST_ROW, max(SMALLEST_ROW, ROOM_FOR_ROWS // max(len(sums.rows), 1)))
+    quantity_choice = look.Choice("quantity", tuple(quantity.title for quantity in quantities))
+    agent_choice = look.Choice("agent", tuple(agent.model for agent in record.agents))
+    choices = (quantity_choice,) if multiples else (agent_choice, quantity_choice)
     return look.Panel(
         name="layers",
         title="Layers and modules",
-        caption="One row per layer, one column per module; experts of a layer are summed, and "
-        "what belongs to no layer has the last row. The numbers are per cent; the colours of a map "
-        "go from 0 to its own highest value. An empty cell: no such module there, or for the "
-        "unique share no active parameter.",
-        plot=look.plot(
-            traces,
-            NAMES_HEIGHT + row_height * len(sums.rows),
-            xaxis={"type": "category", "tickangle": -60, "showgrid": False},
-            yaxis={
-                "type": "category",
-                "autorange": "reversed",
-                "showgrid": False,
-                "title": {"text": "layer"},
-            },
-        ),
-        min_width=NAMES_WIDTH + CELL_WIDTH * len(sums.modules),
-        choices=(
-            look.Choice("agent", tuple(agent.model for agent in record.agents)),
-            look.Choice("quantity", tuple(quantity.title for quantity in QUANTITIES)),
-        ),
+        caption="One row per layer, one column per module in the order of the model; experts of a "
+        "layer are summed, and what belongs to no layer has the last row. Colours go from 0 to the "
+        "highest share of all agents, so that maps can be compared; the numbers are per cent. An "
+        "empty cell: no such module there, or for the unique share no active parameter.",
+        plot=_drawn(sums, drawn[:places] if multiples else (), traces, columns),
+        min_width=NAMES_WIDTH
+        + (DIGITS_WIDTH if digits else CELL_WIDTH) * len(sums.modules) * columns,
+        choices=choices if len(quantities) > 1 or not multiples else (),
+        together=places,
     )
 
 
-def _map(sums: LayerMap, agent: look.Agent, quantity: Quantity) -> go.Heatmap:
+def _drawn(
+    sums: LayerMap, titled: Sequence[look.Agent], traces: Sequence[go.Heatmap], columns: int
+) -> go.Figure:
+    rows = -(-max(len(titled), 1) // columns)
+    lines = rows * max(len(sums.rows), 1)
+    line = min(LARGEST_ROW, max(SMALLEST_ROW, ROOM_FOR_ROWS // lines))
+    height = NAMES_HEIGHT + line * lines + TITLE_HEIGHT * rows
+    frame = make_subplots(
+        rows=rows,
+        cols=columns,
+        shared_xaxes=True,
+        shared_yaxes=True,
+        horizontal_spacing=GAP,
+        vertical_spacing=TITLE_HEIGHT / height if rows > 1 else None,
+        subplot_titles=[agent.label for agent in titled] or None,
+    )
+    frame.update_annotations(font_size=TITLE_SIZE)
+    plot = look.plot(traces, height, frame)
+    plot.update_layout(margin_t=TITLE_HEIGHT)
+    plot.update_xaxes(type="category", tickangle=-60, showgrid=False)
+    plot.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    for row in range(1, rows + 1):
+        plot.update_yaxes(title_text="layer", row=row, col=1)
+    return plot
+
+
+def _map(
+    sums: LayerMap, agent: look.Agent, quantity: Quantity, place: int, digits: bool
+) -> go.Heatmap:
     values = sums.table(agent.model, quantity.value)
+    axis = str(place + 1) if place else ""
     return go.Heatmap(
         name=agent.label,
         x=[look.plain(module) for module in sums.modules],
         y=[look.plain(row) for row in sums.rows],
         z=values,
         zmin=0,
-        zmax=max((value for row in values for value in row if value), default=1.0),
+        zmax=sums.highest(quantity.value),
         colorscale=look.COLOUR_SCALE,
         text=[["" if value is None else f"{100 * value:.3g}" for value in row] for row in values],
-        texttemplate="%{text}",
+        texttemplate="%{text}" if digits else None,
+        textfont={"color": look.INK, "size": DIGITS_SIZE},
         hovertext=_in_words(sums, agent, quantity),
         hoverinfo="text",
         hoverongaps=False,
         xgap=1,
         ygap=1,
-        colorbar={"title": {"text": "share"}, "tickformat": ".3~%", "thickness": 12},
+        xaxis=f"x{axis}",
+        yaxis=f"y{axis}",
+        showscale=place == 0,
+        colorbar={"tickformat": ".3~%", "thickness": 12, "nticks": 4},
     )
 
 

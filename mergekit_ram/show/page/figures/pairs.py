@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -10,10 +11,10 @@ from mergekit_ram.record.schema import OverlapRecord, PairRecord
 from mergekit_ram.show import columns, wording
 from mergekit_ram.show.page.figures import look
 
-CELL_WIDTH = 68
+CELL_WIDTH = 82
 CELL_HEIGHT = 44
-NAMES_WIDTH = 200
-NAMES_HEIGHT = 150
+NUMBERS_WIDTH = 40
+NUMBERS_HEIGHT = 60
 
 
 def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
@@ -29,7 +30,10 @@ def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
             values[one][other] = pair.jaccard
             texts[one][other] = f"{wording.factor(pair.jaccard)}<br>{wording.count(pair.both)}"
             hover[one][other] = _in_words(pair)
-    names = [agent.label for agent in drawn]
+    names = [str(number) for number in range(1, size + 1)]
+    numbered = ", ".join(
+        f"{number} = {html.unescape(agent.label)}" for number, agent in enumerate(drawn, start=1)
+    )
     trace = go.Heatmap(
         x=names,
         y=names,
@@ -44,22 +48,24 @@ def matrix(record: OverlapRecord, pairs: Sequence[PairRecord]) -> look.Panel:
         hoverongaps=False,
         xgap=2,
         ygap=2,
-        colorbar={"title": {"text": "Jaccard"}, "thickness": 12},
+        # Every cell says its number.
+        showscale=False,
+        textfont={"color": look.INK, "size": 11},
     )
     return look.Panel(
         name="pairs",
         title="Overlap of each pair",
-        caption="In each cell the Jaccard index (parameters that both changed, divided by those "
-        "that either changed: 0 is apart, 1 the same) and the number that both changed. Point "
-        "at a cell, or see the table below, for the cosine of the two task vectors and the share "
-        "of opposite signs there: parameters that one agent raised and the other lowered.",
+        caption=f"{numbered}. In each cell the Jaccard index (parameters that both changed, "
+        "divided by those that either changed: 0 is apart, 1 the same) and their number. "
+        "Point at a cell, or see the table below, for the cosine of the two task vectors and the "
+        "share of opposite signs there: parameters that one agent raised and the other lowered.",
         plot=look.plot(
             [trace],
-            NAMES_HEIGHT + CELL_HEIGHT * size,
+            NUMBERS_HEIGHT + CELL_HEIGHT * size,
             xaxis={"type": "category", "showgrid": False},
             yaxis={"type": "category", "autorange": "reversed", "showgrid": False},
         ),
-        min_width=NAMES_WIDTH + CELL_WIDTH * size,
+        min_width=NUMBERS_WIDTH + CELL_WIDTH * size,
     )
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
+from mergekit_ram.names import labels
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
-from mergekit_ram.record.schema import AgentRecord, OverlapRecord
+from mergekit_ram.record.schema import AgentRecord, Interval, OverlapRecord
 from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
 
@@ -20,7 +22,14 @@ LEAST_ALPHA = 4.0
 BEYOND = 1.5
 """How far they reach beyond the largest present value, as a factor."""
 
+BEYOND_RATIO = 1.05
+"""How far they reach beyond the largest finite ρ, from which on every curve is level."""
+
+LONGEST_LINEAR = 40.0
+LOGARITHMIC_START = 0.1
+
 STEPS = 60
+LEAST_HEIGHT = 0.02
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,27 @@ class Sweep:
     curve: Callable[[float | None, float], float]
 
     @property
+    def is_logarithmic(self) -> bool:
+        """Whether what matters would all lie at the left end of a linear axis."""
+        return self.end > LONGEST_LINEAR
+
+    @property
     def grid(self) -> list[float]:
         """Where the curve is computed: at the marks too."""
-        return sorted({*self.marked, *(self.end * step / STEPS for step in range(STEPS + 1))})
+        parts = [step / STEPS for step in range(STEPS + 1)]
+        if self.is_logarithmic:
+            whole = math.log(self.end / LOGARITHMIC_START)
+            steps = [LOGARITHMIC_START * math.exp(whole * part) for part in parts]
+        else:
+            steps = [self.end * part for part in parts]
+        return sorted({*self.marked, *steps})
+
+    @property
+    def axis(self) -> dict[str, Any]:
+        """As plotly has it."""
+        if not self.is_logarithmic:
+            return {"range": [0, self.end]}
+        return {"type": "log", "range": [math.log10(LOGARITHMIC_START), math.log10(self.end)]}
 
 
 def rescale(ratio: float | None, r: float, alpha: float) -> float:
@@ -78,7 +105,9 @@ def rescale(ratio: float | None, r: float, alpha: float) -> float:
 
 
 def panels(record: OverlapRecord) -> tuple[look.Panel, ...]:
-    """λ over r, and over α."""
+    """λ over r, and over α; nothing for one agent, whose λ is 1 whatever they are."""
+    if len(record.agents) < 2:
+        return ()
     present = Present.of(record)
     r, alpha = max(present.r), max(present.alpha)
     over_r = Sweep(
@@ -97,16 +126,22 @@ def panels(record: OverlapRecord) -> tuple[look.Panel, ...]:
         reading="A curve is level from the agent's own ρ on; left of there α clips it. Where all "
         "agents are clipped, they have one λ, which then says nothing about them.",
         marked=present.alpha,
-        end=max(LEAST_ALPHA, BEYOND * alpha),
+        end=max(LEAST_ALPHA, BEYOND * alpha, BEYOND_RATIO * _largest_ratio(record)),
         curve=lambda ratio, x: rescale(ratio, r, x),
     )
     notes = " ".join(note for note in (present.words, _by_hand(record)) if note)
     return tuple(_panel(record, sweep, notes) for sweep in (over_r, over_alpha))
 
 
+def _largest_ratio(record: OverlapRecord) -> float:
+    return max((agent.overlap_unique_ratio or 0.0 for agent in record.agents), default=0.0)
+
+
 def _panel(record: OverlapRecord, sweep: Sweep, notes: str) -> look.Panel:
     drawn = list(zip(look.agents(record), record.agents, strict=True))
     curves = [_curve(agent, counts, sweep) for agent, counts in drawn]
+    coinciding = look.mark_coinciding(curves, labels([agent.model for agent, _ in drawn]))
+    notes = f"{coinciding} {notes}".strip()
     marks = [_marks(agent, counts, sweep) for agent, counts in drawn]
     return look.Panel(
         name=sweep.name,
@@ -117,11 +152,18 @@ def _panel(record: OverlapRecord, sweep: Sweep, notes: str) -> look.Panel:
             [*curves, *marks],
             look.CURVES_HEIGHT + look.legend_height(len(curves)),
             shapes=[look.upright(value) for value in sweep.marked],
-            xaxis={"title": {"text": sweep.symbol}, "range": [0, sweep.end]},
-            yaxis={"title": {"text": "λ"}},
+            xaxis={"title": {"text": sweep.symbol}, **sweep.axis},
+            yaxis={"title": {"text": "λ"}, "range": _height(curves)},
             showlegend=True,
         ),
     )
+
+
+def _height(curves: Sequence[go.Scatter]) -> list[float]:
+    """From just below 1 to above the highest curve, even where all are level."""
+    top = max((max(curve.y) for curve in curves), default=1.0)
+    room = max(top - 1.0, LEAST_HEIGHT) / 10
+    return [1.0 - room, top + room]
 
 
 def _curve(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
@@ -150,6 +192,7 @@ def _marks(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
         mode="markers",
         x=list(sweep.marked),
         y=values,
+        error_y=look.error_bars(values, [_interval(agent)] * len(values)),
         marker=drawn.marker(size=12),
         hovertext=[
             look.lines(
@@ -160,6 +203,12 @@ def _marks(drawn: look.Agent, agent: AgentRecord, sweep: Sweep) -> go.Scatter:
         ],
         hoverinfo="text",
     )
+
+
+def _interval(agent: AgentRecord) -> Interval | None:
+    """Of the λ in use, where it is one."""
+    is_one = not isinstance(agent.rescale, tuple)
+    return (agent.interval or {}).get("rescale") if is_one else None
 
 
 def _by_hand(record: OverlapRecord) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from mergekit_ram.names import labels
 from mergekit_ram.record.schema import OverlapRecord, ThresholdAgent, ThresholdRecord
 from mergekit_ram.show import wording
 from mergekit_ram.show.page.figures import look
@@ -21,7 +22,19 @@ class Quantity:
     title: str
     caption: str
     form: Callable[[float | None], str]
-    tick_format: str
+    is_share: bool = False
+    least: float = 0.0
+    """What the axis begins at."""
+
+    def axis(self, traces: Sequence[go.Scatter]) -> dict[str, Any]:
+        """Of its values, and never beyond what they can be."""
+        values = [value for trace in traces for value in trace.y if value is not None]
+        if self.is_share:
+            return look.share_axis(values)
+        top = max([self.least, *values])
+        room = ROOM * max(top - self.least, LEAST_SPAN)
+        start = self.least - room if self.least else 0.0
+        return {"tickformat": "~g", "range": [start, top + room]}
 
 
 QUANTITIES = (
@@ -30,14 +43,14 @@ QUANTITIES = (
         "Density",
         "The share of the parameters that the agent changed by more than ε.",
         wording.share,
-        ".3~%",
+        is_share=True,
     ),
     Quantity(
         "unique_share",
         "Unique share",
         "The share of its active parameters that no other agent changed.",
         wording.share,
-        ".3~%",
+        is_share=True,
     ),
     Quantity(
         "overlap_unique_ratio",
@@ -45,16 +58,19 @@ QUANTITIES = (
         "Shared divided by unique parameters. An infinite ρ, of an agent without unique "
         "parameters, has no point.",
         wording.ratio,
-        "~g",
     ),
     Quantity(
         "rescale",
         "λ",
         "What RAM+ multiplies the unique parameters by, at the present r and α.",
         wording.factor,
-        "~g",
+        least=1.0,
     ),
 )
+
+ROOM = 0.08
+LEAST_SPAN = 0.05
+"""Of an axis: beyond the largest value, and where all are the same."""
 
 READING = " A level curve means that the choice of ε matters little."
 MARK_NOTE = " The dotted upright line marks the ε of this record."
@@ -64,7 +80,21 @@ ZERO_NOTE = " ε = 0 has no place on this axis; the table below has it."
 def panels(record: OverlapRecord, found: Sequence[ThresholdRecord]) -> tuple[look.Panel, ...]:
     """A panel per quantity, over the ε that were counted."""
     ordered = sorted(found, key=lambda threshold: threshold.epsilon)
-    return tuple(_panel(record, ordered, quantity) for quantity in QUANTITIES)
+    # Of one agent everything is unique, whatever ε is.
+    shown = QUANTITIES if len(record.agents) > 1 else QUANTITIES[:1]
+    return tuple(
+        _panel(record, ordered, quantity) for quantity in shown if _is_known(ordered, quantity)
+    )
+
+
+def _is_known(found: Sequence[ThresholdRecord], quantity: Quantity) -> bool:
+    """Whether there is a point to draw."""
+    return any(
+        getattr(agent, quantity.field) is not None
+        for threshold in found
+        if threshold.epsilon > 0
+        for agent in threshold.agents
+    )
 
 
 def _panel(
@@ -74,8 +104,11 @@ def _panel(
     positive = [threshold for threshold in found if threshold.epsilon > 0]
     marked = [epsilon for epsilon in wording.values(record.epsilon) if epsilon > 0]
     traces = [_trace(agent, positive, quantity) for agent in look.agents(record)]
+    names = labels([agent.model for agent in record.agents])
+    coinciding = look.mark_coinciding(traces, names)
     notes = (
         READING,
+        f" {coinciding}" if coinciding else "",
         MARK_NOTE if marked else "",
         ZERO_NOTE if len(positive) < len(found) else "",
     )
@@ -88,7 +121,7 @@ def _panel(
             look.CURVES_HEIGHT + look.legend_height(len(traces)),
             shapes=[look.upright(epsilon) for epsilon in marked],
             xaxis=_epsilon_axis(positive),
-            yaxis={"title": {"text": quantity.title}, "tickformat": quantity.tick_format},
+            yaxis={"title": {"text": quantity.title}, **quantity.axis(traces)},
             showlegend=True,
         ),
     )
