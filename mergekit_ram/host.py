@@ -116,26 +116,37 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     mergekit casts to the output dtype after a method has returned. Our merges are told that
     dtype, so that float32 results are rounded once.
     """
-    wrapped(*args, **kwargs)
     if not isinstance(planner._method, RamMerge):
-        return
-    from mergekit_ram.plan import idle, layouts, misspelt, ownership, preflight, tasks
+        return wrapped(*args, **kwargs)
+    from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
 
     ownership.say_whose_method(planner._method.spec.name)
+    prepared = models.prepared_for(planner.config) or models.prepare(
+        planner.config, planner.options, lambda: planner.arch_info
+    )
+    planner.arch_info = prepared.architecture
+    if prepared.unties:
+        head.untie(planner.out_model_config)
+    wrapped(*args, **kwargs)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = preflight.check_merges(merges)
+    output = checks.check_plan(
+        merges,
+        prepared,
+        planner.out_model_config,
+        trust_remote_code=planner.options.trust_remote_code,
+    )
     idle.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
-        ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
+        ties_embeddings=head.ties(planner.out_model_config),
         layouts=layouts.layouts_of(planner.out_model_config)
         if isinstance(planner._method, RamDirectionsMerge)
         else None,
@@ -258,7 +269,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
 
     ownership.say_whose_method(merges[0].method_name)
-    output = preflight.check_merges(merges)
+    output = preflight.check_merges(merges).output
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))

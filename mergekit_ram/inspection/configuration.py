@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
+from pydantic import BaseModel
 
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError
@@ -48,15 +50,28 @@ def as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:
     # Recorded counts are not what is to be looked at.
     known = {parameter.name for parameter in RamPlusMerge.spec.parameters} - {"statistics"}
     keep = known if config.merge_method in OWN_METHODS else set()
-    # By name, since fields left out and fields set to nothing are the same here.
-    plain = config.model_dump(exclude_none=True)
     return MergeConfiguration.model_validate(
-        _with_parameters(plain, keep) | {"merge_method": "ram_plus"}
+        _with_parameters(_plain(config), keep) | {"merge_method": "ram_plus"}
     )
 
 
 def _slices_name_bases(config: MergeConfiguration) -> bool:
     return bool(config.slices) and all(piece.base_model for piece in config.slices or ())
+
+
+def _plain(node: Any) -> Any:
+    """A configuration as nested tables, without what is set to nothing.
+
+    Models stay objects: written as text, a folder with a + in its name is a base and an adapter.
+    """
+    if isinstance(node, BaseModel) and not isinstance(node, ModelReference):
+        found = {name: getattr(node, name) for name in type(node).model_fields}
+        return {name: _plain(value) for name, value in found.items() if value is not None}
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_plain(item) for item in node]
+    return node
 
 
 def _with_parameters(node: Any, keep: set[str]) -> Any:

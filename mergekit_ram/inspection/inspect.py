@@ -22,11 +22,13 @@ from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
+from mergekit_ram.merges.boundary import working
 from mergekit_ram.record.build import base_names, settings_record, versions
-from mergekit_ram.record.findings import findings_of
+from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord
 
 
+@working("the inspection")
 def inspect(
     config: MergeConfiguration,
     options: MergeOptions | None = None,
@@ -80,7 +82,7 @@ def inspect(
         models=plan.models,
         versions=versions(),
     )
-    return record.model_copy(update={"findings": findings_of(record)})
+    return record.model_copy(update={"findings": (*noted(plan.notes), *findings_of(record))})
 
 
 def _sample_record(sample: Sample | None, strata: Sequence[Stratum]) -> SampleRecord | None:
