@@ -118,36 +118,31 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     """
     if not isinstance(planner._method, RamMerge):
         return wrapped(*args, **kwargs)
+    from mergekit_ram.merges import boundary
     from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
 
     ownership.say_whose_method(planner._method.spec.name)
-    prepared = models.prepared_for(planner.config) or models.prepare(
-        planner.config, planner.options, lambda: planner.arch_info
-    )
+    out_config = planner.out_model_config
+    prepared = models.ready(planner.config, planner.options, planner.arch_info, out_config)
     planner.arch_info = prepared.architecture
-    if prepared.unties:
-        head.untie(planner.out_model_config)
-    wrapped(*args, **kwargs)
+    with boundary.working("planning the merge"):
+        wrapped(*args, **kwargs)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = checks.check_plan(
-        merges,
-        prepared,
-        planner.out_model_config,
-        trust_remote_code=planner.options.trust_remote_code,
-    )
+    trust = planner.options.trust_remote_code
+    output = checks.check_plan(merges, prepared, out_config, trust_remote_code=trust)
     idle.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
-        ties_embeddings=head.ties(planner.out_model_config),
-        layouts=layouts.layouts_of(planner.out_model_config)
+        ties_embeddings=head.ties(out_config),
+        layouts=layouts.layouts_of(out_config)
         if isinstance(planner._method, RamDirectionsMerge)
         else None,
     )

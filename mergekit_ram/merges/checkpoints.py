@@ -85,11 +85,12 @@ def _open_sharded(root: Path, chosen: str, model: str, unread: tuple[str, ...]) 
     weight_map = _read_table(path, model).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise broken(model, path, "it holds no weight_map")
+    weight_map = {str(name): str(file) for name, file in weight_map.items()}
     headers: dict[str, TensorHeader] = {}
     tensor_paths: dict[str, str] = {}
     promised: dict[str, InputError] = {}
     is_safetensors = chosen.startswith("model.safetensors") or ".safetensors" in chosen
-    for file in sorted({str(file) for file in weight_map.values()}):
+    for file in sorted(set(weight_map.values())):
         wanted = [name for name, place in weight_map.items() if place == file]
         try:
             stored = read_shard(root / file, is_safetensors, model)

@@ -53,9 +53,25 @@ class Prepared:
 _latest: list[Prepared] = []
 
 
-def prepared_for(config: MergeConfiguration) -> Prepared | None:
-    """What :func:`prepare` has made of this very configuration, if that was the last one."""
-    return next((found for found in _latest if found.config is config), None)
+def ready(
+    config: MergeConfiguration,
+    options: MergeOptions,
+    architecture: ModelArchitecture,
+    out_config: Any,
+) -> Prepared:
+    """What :func:`prepare` makes of a configuration, or has made of it already.
+
+    Args:
+        config: of the merge.
+        options: of mergekit's commands.
+        architecture: that mergekit has found.
+        out_config: the output's configuration, which is made to say whether its head is tied.
+    """
+    made = [found for found in _latest if found.config is config]
+    prepared = made[0] if made else prepare(config, options, lambda: architecture)
+    if prepared.unties:
+        head.untie(out_config)
+    return prepared
 
 
 def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Prepared:
