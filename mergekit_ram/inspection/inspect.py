@@ -82,7 +82,8 @@ def inspect(
         models=plan.models,
         versions=versions(),
     )
-    return record.model_copy(update={"findings": (*noted(plan.notes), *findings_of(record))})
+    found = (*noted(plan.notes), *walk.rounded.findings(), *findings_of(record))
+    return record.model_copy(update={"findings": found})
 
 
 def _sample_record(sample: Sample | None, strata: Sequence[Stratum]) -> SampleRecord | None:

@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from mergekit.common import dtype_from_name
+from mergekit.io.tasks import LoaderCache
 
 from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import Load
 from mergekit_ram.merges.notes import Note
+
+PROBES = 3
+"""Matrices of a base whose values are looked at."""
 
 Dtypes = tuple[torch.dtype, torch.dtype]
 
@@ -22,6 +26,7 @@ class Rounding:
         self._narrowed: dict[str, Dtypes] = {}
         self._bases: set[str] = set()
         self._whole: set[str] = set()
+        self._probes: dict[str, list[tuple[int, Load]]] = {}
 
     def look(self, base: str, loads: Sequence[Load], present: Mapping[str, TensorHeader]) -> None:
         """Compare the dtypes in which one tensor is stored and loaded."""
@@ -36,12 +41,26 @@ class Rounding:
             stored, wanted = present[load.model].dtype, loaded[load.model]
             if load.model == base:
                 self._bases.add(base)
+                self._remember(load, present[base])
             elif base in loaded and _is_finer(loaded[base], wanted):
                 self._wider.setdefault((base, load.model), (loaded[base], wanted))
             if _loses(stored, wanted):
                 self._narrowed.setdefault(load.model, (stored, wanted))
             elif load.model != base:
                 self._whole.add(load.model)
+
+    def _remember(self, load: Load, header: TensorHeader) -> None:
+        """Keep the smallest matrices of a base, to look at their values."""
+        if len(header.shape) > 1 and load.reference is not None:
+            probes = self._probes.setdefault(load.model, [])
+            probes.append((torch.Size(header.shape).numel(), load))
+            probes.sort(key=lambda probe: probe[0])
+            del probes[PROBES:]
+
+    def _is_exact(self, base: str, narrow: torch.dtype) -> bool:
+        """Whether a base holds values that the narrow dtype holds too, as after a conversion."""
+        probes = self._probes.get(base, [])
+        return bool(probes) and all(_holds(load, narrow) for _, load in probes)
 
     def notes(self) -> Iterator[Note]:
         """A base stored wider than its agents, and models that ``dtype:`` rounds.
@@ -53,6 +72,8 @@ class Rounding:
         for (base, agent), dtypes in self._wider.items():
             by_base.setdefault((base, dtypes), []).append(agent)
         for (base, (wide, narrow)), agents in by_base.items():
+            if self._is_exact(base, narrow):
+                continue
             yield Note(
                 "base-stored-wider",
                 f"the base {base} is stored in {wide} and {', '.join(agents)} in {narrow}: where "
@@ -78,6 +99,16 @@ def _loses(stored: torch.dtype, wanted: torch.dtype) -> bool:
 def _is_finer(one: torch.dtype, other: torch.dtype) -> bool:
     """Whether neighbouring values of one dtype are closer together than those of another."""
     return torch.finfo(one).eps < torch.finfo(other).eps
+
+
+def _holds(load: Load, narrow: torch.dtype) -> bool:
+    assert load.reference is not None
+    loader = LoaderCache().get(load.reference)
+    names = [name for name in load.names if name in load.index.tensor_paths]
+    if not names:
+        return False
+    tensor = loader.get_tensor(names[0])
+    return tensor is not None and torch.equal(tensor.to(narrow).to(tensor.dtype), tensor)
 
 
 def _name(dtype: torch.dtype) -> str:
