@@ -250,23 +250,32 @@ def _wrap_architecture(module: ModuleType) -> None:
 
 
 def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Read a recipe's text, whose misplaced keys mergekit's own object of it does not have."""
+    """Read a recipe's text, whose misplaced keys mergekit's own object of it does not have.
+
+    Around the whole merge, whatever fails in it is said in one line.
+    """
     given = dict(zip(("merge_config", "out_path", "options", "config_source"), args, strict=False))
     given |= kwargs
     config, source = given.get("merge_config"), given.get("config_source")
     method = getattr(config, "merge_method", None)
-    if method in METHOD_NAMES and source:
-        from mergekit.merge_methods import get
+    if not _wanted or method not in METHOD_NAMES:
+        return wrapped(*args, **kwargs)
+    from mergekit.merge_methods import get
 
-        from mergekit_ram.plan import misplaced
+    from mergekit_ram.merges import boundary
+    from mergekit_ram.plan import misplaced
 
-        misplaced.warn_about_places(source, get(method).spec)
-    return wrapped(*args, **kwargs)
+    with boundary.working("the merge"):
+        if source:
+            misplaced.warn_about_places(source, get(method).spec)
+        return wrapped(*args, **kwargs)
 
 
 def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     config = kwargs.get("config", args[0] if args else None)
     if not _is_ours(getattr(config, "merge_method", None)):
+        if "mergekit_ram.plan.models" in sys.modules:
+            sys.modules["mergekit_ram.plan.models"].forget_loaders()
         return wrapped(*args, **kwargs)
     try:
         from mergekit_ram.compatibility import check_version

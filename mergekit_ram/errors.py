@@ -35,3 +35,24 @@ class HostError(RamError, RuntimeError):
 
 class MissingExtraError(RamError, RuntimeError):
     """A package that only an extra brings; the message names the line that installs it."""
+
+
+LONGEST_REASON = 400
+"""Characters of another library's message that are passed on."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of another library says, as one line that is never empty.
+
+    >>> one_line(ValueError("no\\n such  thing"))
+    'no such thing'
+    >>> one_line(KeyError("lm_head"))
+    "KeyError 'lm_head'"
+    """
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_REASON:
+        text = text[:LONGEST_REASON].rstrip() + " …"
+    # A bare key or nothing at all is no sentence; the kind of error makes one of it.
+    if not text or isinstance(error, LookupError | TypeError | AttributeError):
+        return f"{type(error).__name__} {text}".rstrip()
+    return text

@@ -115,27 +115,33 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     mergekit casts to the output dtype after a method has returned. Our merges are told that
     dtype, so that float32 results are rounded once.
     """
-    wrapped(*args, **kwargs)
     if not isinstance(getattr(planner, "_method", None), RamMerge):
-        return
-    from mergekit_ram.plan import idle, layouts, misspelt, ownership, preflight, tasks
+        return wrapped(*args, **kwargs)
+    from mergekit_ram.merges import boundary
+    from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
 
     ownership.say_whose_method(planner._method.spec.name)
+    out_config = planner.out_model_config
+    prepared = models.ready(planner.config, planner.options, planner.arch_info, out_config)
+    planner.arch_info = prepared.architecture
+    with boundary.working("planning the merge"):
+        wrapped(*args, **kwargs)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = preflight.check_merges(merges)
+    trust = planner.options.trust_remote_code
+    output = checks.check_plan(merges, prepared, out_config, trust_remote_code=trust)
     idle.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
         device=_counting_device(planner.options),
-        ties_embeddings=bool(getattr(planner.out_model_config, "tie_word_embeddings", False)),
-        layouts=layouts.layouts_of(planner.out_model_config)
+        ties_embeddings=head.ties(out_config),
+        layouts=layouts.layouts_of(out_config)
         if isinstance(planner._method, RamDirectionsMerge)
         else None,
     )
@@ -269,7 +275,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
 
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
-    output = preflight.check_merges(merges)
+    output = preflight.check_merges(merges).output
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))

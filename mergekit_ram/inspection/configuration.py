@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
+from pydantic import BaseModel
 
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError
@@ -53,15 +55,29 @@ def as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:
     of_models = {parameter.name for parameter in spec.input_parameters}
     if config.merge_method not in OWN_METHODS:
         shared, of_models = set(), set()
-    # By name, since fields left out and fields set to nothing are the same here.
-    plain = config.model_dump(exclude_none=True)
     return MergeConfiguration.model_validate(
-        _with_parameters(plain, shared | of_models, of_models) | {"merge_method": spec.name}
+        _with_parameters(_plain(config), shared | of_models, of_models)
+        | {"merge_method": spec.name}
     )
 
 
 def _slices_name_bases(config: MergeConfiguration) -> bool:
     return bool(config.slices) and all(piece.base_model for piece in config.slices or ())
+
+
+def _plain(node: Any) -> Any:
+    """A configuration as nested tables, without what is set to nothing.
+
+    Models stay objects: written as text, a folder with a + in its name is a base and an adapter.
+    """
+    if isinstance(node, BaseModel) and not isinstance(node, ModelReference):
+        found = {name: getattr(node, name) for name in type(node).model_fields}
+        return {name: _plain(value) for name, value in found.items() if value is not None}
+    if isinstance(node, dict):
+        return {key: _plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_plain(item) for item in node]
+    return node
 
 
 def _with_parameters(node: Any, keep: set[str], of_models: set[str]) -> Any:

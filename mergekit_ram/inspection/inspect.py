@@ -25,12 +25,14 @@ from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
+from mergekit_ram.merges.boundary import working
 from mergekit_ram.record.build import base_names, settings_record, versions
-from mergekit_ram.record.findings import findings_of
+from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
 from mergekit_ram.record.source import is_record
 
 
+@working("the inspection")
 def inspect(
     config: MergeConfiguration | str | Path,
     options: MergeOptions | None = None,
@@ -96,7 +98,8 @@ def inspect(
         models=plan.models,
         versions=versions(),
     )
-    return record.model_copy(update={"findings": findings_of(record)})
+    found = (*noted(plan.notes), *walk.rounded.findings(), *findings_of(record))
+    return record.model_copy(update={"findings": found})
 
 
 def _as_sample(share: Sample | float | None) -> Sample | None:

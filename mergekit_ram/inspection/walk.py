@@ -11,6 +11,7 @@ import torch
 from mergekit.common import dtype_from_name
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
+from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sampling import Drawn, Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.kernels import energies
@@ -87,6 +88,7 @@ class Walk:
         self._sample = sample
         self._quiet = quiet
         self._kept: list[_Tensor] = []
+        self.rounded = RoundedShares()
 
     def observe(self, thresholds: Sequence[float]) -> Iterator[Stratum]:
         """Everything but ``realised_rescale``."""
@@ -102,6 +104,7 @@ class Walk:
                 at_work=tuple(agent_name(entry.id) for entry in agents_at_work(group, settings)),
                 seen=tensor.look(energies.observe, plain, thresholds=thresholds),
             )
+            self.rounded.look(group, settings, tensor.dtype)
             size += tensor.nbytes
             if self._sample is not None and size <= KEPT_BYTES:
                 self._kept.append(tensor)

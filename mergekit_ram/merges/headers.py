@@ -6,16 +6,14 @@ Broken files are found here, before anybody computes for hours.
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from mergekit.io import ShardedTensorIndex
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, one_line
 
 SAFETENSORS_DTYPES = {
     "F64": torch.float64,
@@ -50,70 +48,6 @@ class TensorHeader:
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
 
-def find_index(folder: str, model: str) -> ShardedTensorIndex:
-    """The index of a local checkpoint's tensors.
-
-    Args:
-        folder: of a Hugging Face model.
-        model: what to call it in errors.
-
-    Raises:
-        InputError: there are no weights, or the index cannot be read.
-    """
-    try:
-        return ShardedTensorIndex.from_disk(folder)
-    except (RuntimeError, KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise _broken(model, folder, error) from None
-
-
-def read_headers(index: ShardedTensorIndex, model: str) -> dict[str, TensorHeader]:
-    """All tensors that a checkpoint holds, by name.
-
-    Raises:
-        InputError: a file is missing, empty, truncated, or lacks what the index promises.
-    """
-    headers: dict[str, TensorHeader] = {}
-    for shard in index.shards:
-        path = shard_path(index, shard.filename)
-        found = read_shard(path, index.is_safetensors, model)
-        missing = [name for name in shard.contained_keys if name not in found]
-        # Only an index file can promise what the shard lacks; other entries are no tensors.
-        if missing and len(index.shards) > 1:
-            raise _broken(model, path, f"its index promises tensor {missing[0]}")
-        headers.update(found)
-    return headers
-
-
-def check_checkpoint(folder: str, model: str) -> None:
-    """Check every file of a local model, reading headers only.
-
-    Raises:
-        InputError: naming model and file, or the quantisation of its weights.
-    """
-    config = Path(folder) / "config.json"
-    if not config.is_file():
-        raise _broken(model, config, "the file is missing")
-    _refuse_quantised(config, model)
-    read_headers(find_index(folder, model), model)
-
-
-def _refuse_quantised(config: Path, model: str) -> None:
-    try:
-        settings: Any = json.loads(config.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise _broken(model, config, error) from None
-    if not isinstance(settings, dict):
-        raise _broken(model, config, "it holds no settings")
-    quantisation = settings.get("quantization_config")
-    if quantisation:
-        is_table = isinstance(quantisation, dict)
-        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
-        raise InputError(
-            f"model {model}: its weights are quantised (quantization_config in {config}: "
-            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
-        )
-
-
 def shard_path(index: ShardedTensorIndex, filename: str) -> Path:
     """Where a shard of a checkpoint lies."""
     return Path(index.base_path) / filename
@@ -129,15 +63,25 @@ def read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, Tensor
         InputError: the file is missing, empty or broken.
     """
     if not path.is_file():
-        raise _broken(model, path, "the file is missing")
+        raise broken(model, path, "the file is missing")
     if path.stat().st_size == 0:
-        raise _broken(model, path, "the file is empty")
+        raise broken(model, path, "the file is empty")
     try:
         status = path.stat()
         state = (status.st_size, status.st_mtime_ns, status.st_ino)
         return _read_unchanged(path, is_safetensors, state)
-    except (SafetensorError, RuntimeError, EOFError, OSError, LookupError, ValueError) as error:
-        raise _broken(model, path, error) from None
+    except Exception as error:  # readers of files fail in many ways
+        raise broken(model, path, _problem(path, error)) from error
+
+
+LFS_MARK = b"version https://git-lfs"
+
+
+def _problem(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        if file.read(len(LFS_MARK)) == LFS_MARK:
+            return "it is a pointer of Git LFS and no weights (`git lfs pull` fetches them)"
+    return one_line(error)
 
 
 @functools.lru_cache(maxsize=KEPT_HEADERS)
@@ -160,7 +104,8 @@ def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
 
 def _read_pickle(path: Path) -> dict[str, TensorHeader]:
     entries = torch.load(path, map_location="meta", weights_only=True)
-    entries = entries.get("state_dict", entries)
+    if isinstance(entries.get("state_dict"), dict):
+        raise ValueError("its weights lie under 'state_dict'; save that part alone")
     # Training code stores other things beside the weights, such as a step count.
     return {
         name: TensorHeader(tuple(entry.shape), entry.dtype)
@@ -169,7 +114,8 @@ def _read_pickle(path: Path) -> dict[str, TensorHeader]:
     }
 
 
-def _broken(model: str, path: str | Path, problem: object) -> InputError:
+def broken(model: str, path: str | Path, problem: object) -> InputError:
+    """The error about a file of a model that cannot be read."""
     return InputError(
         f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
     )

@@ -15,6 +15,8 @@ from mergekit.io.tasks import LoaderCache, LoadTensor
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 
+from mergekit_ram.merges.notes import Note
+
 RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 """Looked up, not imported: a process that has not imported it has none of its tasks."""
 
@@ -63,6 +65,10 @@ class PlannedOutput:
     dtypes: tuple[str, ...]
     """Names of their dtypes."""
     loads: PlannedLoads
+    notes: tuple[Note, ...] = ()
+    """What there is to say about the models."""
+    rows: int | None = None
+    """Tokens of the embeddings, where the models are cut to the smallest vocabulary."""
 
 
 def loading_digest(merge: ExecuteMergeMethodTask, loads: Iterable[Load]) -> str:

@@ -3,88 +3,74 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from mergekit.architecture.conversion import convert_checkpoint_tensors
 from mergekit.common import dtype_from_name
-from mergekit.io.tasks import LoaderCache
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.groups import lacking_base
-from mergekit_ram.merges.headers import TensorHeader, read_headers
+from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, loads_below
-from mergekit_ram.plan.models import ARCHITECTURE_REMEDY
+from mergekit_ram.plan.choice import ARCHITECTURE_REMEDY
+from mergekit_ram.plan.rounding import Rounding
+from mergekit_ram.plan.uses import Uses
 from mergekit_ram.tensors import MERGEABLE_DTYPES
-
-LOG = logging.getLogger("mergekit_ram")
 
 TOKENIZER_REMEDY = (
     "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
 )
 
 
-def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
+def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> Checked:
     """Compare what all merges will load, by the headers of the checkpoints.
 
     Raises:
         InputError: a missing tensor, another shape, or a dtype that cannot be merged.
     """
-    checkpoints = _Checkpoints()
+    uses = Uses()
     size = 0
     dtypes: set[torch.dtype] = set()
     planned: PlannedLoads = {}
-    narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
+    rounding = Rounding()
+    rows: int | None = None
     for merge in merges:
         loads = planned[merge.output_weight.name] = list(loads_below(merge.gather_tensors))
-        headers = {load.model: checkpoints.header(load) for load in loads}
+        headers = {load.model: uses.header(load, merge) for load in loads}
         present = {model: header for model, header in headers.items() if header is not None}
         _check_presence(merge, loads, present)
         _check_dtypes(merge, present)
         _check_shapes(merge, present)
-        for load in loads:
-            wanted, header = dtype_from_name(load.dtype), present.get(load.model)
-            if wanted and header and _narrower(wanted, header.dtype):
-                narrowed.setdefault(load.model, (header.dtype, wanted))
+        rounding.look(_base(merge), loads, present)
+        rows = _rows(merge, present) or rows
         if present:
             header = present.get(_base(merge), next(iter(present.values())))
             dtype = _output_dtype(merge, loads, present)
             size += torch.Size(header.shape).numel() * dtype.itemsize
             dtypes.add(dtype)
-    _warn_of_narrowing(narrowed)
     names = sorted(str(dtype).split(".")[-1] for dtype in dtypes)
-    return PlannedOutput(size, tuple(names), planned)
+    output = PlannedOutput(size, tuple(names), planned, tuple(rounding.notes()), rows)
+    return Checked(output, uses)
 
 
-class _Checkpoints:
-    """Headers of the checkpoints of one plan, each file opened once."""
+@dataclass(frozen=True)
+class Checked:
+    """What the plan's headers say, and which tensors of every model the plan uses."""
 
-    def __init__(self) -> None:
-        self._headers: dict[str, dict[str, TensorHeader]] = {}
+    output: PlannedOutput
+    uses: Uses
 
-    def header(self, load: Load) -> TensorHeader | None:
-        headers = self._headers.get(load.model)
-        if headers is None:
-            headers = self._headers[load.model] = read_headers(load.index, load.model)
-        for name in load.names:
-            if name in headers:
-                return headers[name]
-        return self._converted(load, headers) if load.reference else None
 
-    def _converted(self, load: Load, headers: dict[str, TensorHeader]) -> TensorHeader | None:
-        """A tensor that mergekit assembles from others, such as packed experts."""
-        assert load.reference is not None
-        config = load.reference.config(trust_remote_code=LoaderCache().trust_remote_code)
-        sources = {name: header.as_meta for name, header in headers.items()}
-        for name in load.names:
-            tensor = convert_checkpoint_tensors(config.model_type, sources, name)
-            if tensor is not None:
-                return TensorHeader(tuple(tensor.shape), tensor.dtype)
+def _rows(merge: ExecuteMergeMethodTask, present: Mapping[str, TensorHeader]) -> int | None:
+    """Tokens that are left of a tensor that is cut to the smallest vocabulary."""
+    axis = merge.output_weight.vocabulary_axis
+    if axis is None or not isinstance(merge.gather_tensors, TruncatedVocabulary):
         return None
+    return min((header.shape[axis] for header in present.values()), default=None)
 
 
 def _check_presence(
@@ -142,10 +128,6 @@ def _base(merge: ExecuteMergeMethodTask) -> str:
     return str(merge.base_model)
 
 
-def _narrower(wanted: torch.dtype, stored: torch.dtype) -> bool:
-    return stored.is_floating_point and torch.promote_types(wanted, stored) != wanted
-
-
 def _output_dtype(
     merge: ExecuteMergeMethodTask, loads: Sequence[Load], present: Mapping[str, TensorHeader]
 ) -> torch.dtype:
@@ -159,14 +141,3 @@ def _output_dtype(
         if load.model in present
     ]
     return functools.reduce(torch.promote_types, dtypes)
-
-
-def _warn_of_narrowing(narrowed: Mapping[str, tuple[torch.dtype, torch.dtype]]) -> None:
-    for model, (stored, wanted) in narrowed.items():
-        LOG.warning(
-            "model %s: stored in %s and rounded to %s by `dtype:` before it is subtracted from "
-            "the base, so that small updates vanish; use `out_dtype:` to round the result instead",
-            model,
-            stored,
-            wanted,
-        )

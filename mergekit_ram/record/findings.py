@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from mergekit_ram.merges.notes import Note
 from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
 from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting
 from mergekit_ram.record.untouched import untouched_parts
@@ -32,6 +33,11 @@ def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
     for agent in record.agents:
         found += _about(agent, record)
     return tuple(found)
+
+
+def noted(notes: Iterable[Note]) -> tuple[Finding, ...]:
+    """What a plan had to say about its models, as findings."""
+    return tuple(Finding(code=note.code, text=f"{note.text}.") for note in notes)
 
 
 def _about_all(record: OverlapRecord) -> Iterator[Finding]:

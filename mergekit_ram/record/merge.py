@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput
+from mergekit_ram.merges.notes import Note
 from mergekit_ram.record.build import (
     agent_places,
     agent_record,
@@ -18,7 +19,7 @@ from mergekit_ram.record.build import (
     versions,
 )
 from mergekit_ram.record.files import model_records
-from mergekit_ram.record.findings import findings_of
+from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.inputs import InputFiles
 from mergekit_ram.record.schema import (
     RECORD_NAME,
@@ -39,6 +40,7 @@ class MergeRecorder:
         loads: what the plan reads.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
+        notes: what the plan had to say about the models.
     """
 
     method: str
@@ -47,6 +49,7 @@ class MergeRecorder:
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
+    notes: tuple[Note, ...] = ()
 
     @classmethod
     def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
@@ -57,7 +60,7 @@ class MergeRecorder:
         """
         inputs = InputFiles.of(output.loads)
         models = model_records(output.loads)
-        return cls(method, ledger, output.dtypes, output.loads, models, inputs)
+        return cls(method, ledger, output.dtypes, output.loads, models, inputs, output.notes)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
@@ -82,7 +85,7 @@ class MergeRecorder:
             models=self.models,
             versions=versions(),
         )
-        return record.model_copy(update={"findings": findings_of(record)})
+        return record.model_copy(update={"findings": (*noted(self.notes), *findings_of(record))})
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model, and say what is in it."""

@@ -1,0 +1,105 @@
+"""How a configuration names its models: each of them once, and by a name that means one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mergekit.common import ModelReference
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.merges.checkpoints import Checkpoint
+from mergekit_ram.merges.headers import shard_path
+
+Identity = tuple[object, ...]
+
+
+def check_names(models: Iterable[ModelReference]) -> None:
+    """Check what can be known from the names alone.
+
+    Raises:
+        InputError: a folder that does not exist, or two models of one name.
+    """
+    by_name: dict[str, ModelReference] = {}
+    folders: dict[tuple[Path, object], ModelReference] = {}
+    for model in models:
+        if by_name.setdefault(str(model), model) != model:
+            raise InputError(
+                f"two models are called {model}: one is a folder with a + in its name, the other "
+                "a base and an adapter. Rename the folder."
+            )
+        path = model.model.path
+        if Path(path).is_dir():
+            twin = folders.setdefault((Path(path).resolve(), _adapter(model)), model)
+            if twin is not model:
+                raise same_model(twin, model, "are the same folder")
+        elif looks_local(path):
+            raise InputError(_no_folder(model))
+        if model.lora is None or Path(model.lora.path).is_dir():
+            continue
+        if looks_local(model.lora.path) or _plus(model):
+            raise InputError(_no_adapter(model))
+
+
+def check_identities(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
+    """Check that no model is given twice, wherever it lies.
+
+    A folder, a link to it, and a place in the cache of the hub may all lead to the same files.
+
+    Raises:
+        InputError: two models that are read from the same files.
+    """
+    seen: dict[Identity, ModelReference] = {}
+    for model, checkpoint in checkpoints.items():
+        twin = seen.setdefault(_identity(checkpoint), model)
+        if twin is not model:
+            raise same_model(twin, model, "are read from the same files")
+
+
+def same_model(first: ModelReference, second: ModelReference, how: str) -> InputError:
+    """The error about one model under two names."""
+    return InputError(
+        f"the models {first} and {second} {how}; a merge would count its updates twice. Name "
+        "every model once, and in one way."
+    )
+
+
+def looks_local(path: str) -> bool:
+    """Whether a model's name can only be meant as a folder."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1
+
+
+def _adapter(model: ModelReference) -> object:
+    if model.lora is None:
+        return None
+    folder = Path(model.lora.path)
+    return folder.resolve() if folder.is_dir() else model.lora
+
+
+def _identity(checkpoint: Checkpoint) -> Identity:
+    files = [shard_path(checkpoint.index, shard.filename) for shard in checkpoint.index.shards]
+    return tuple(sorted((file.stat().st_dev, file.stat().st_ino) for file in files))
+
+
+def _no_folder(model: ModelReference) -> str:
+    path = model.model.path
+    text = (
+        f"model {model}: there is no folder {path}. Correct the path; a model of the hub is "
+        "written as owner/name."
+    )
+    return text + _plus(model)
+
+
+def _no_adapter(model: ModelReference) -> str:
+    assert model.lora is not None
+    return f"model {model}: there is no adapter folder {model.lora.path}." + _plus(model)
+
+
+def _plus(model: ModelReference) -> str:
+    """What the + in a name means, for whoever has a folder with one."""
+    if model.lora is None or not Path(str(model)).is_dir():
+        return ""
+    return (
+        " A + separates a base from its adapter; a folder with a + in its name is written as "
+        f"`model: {{model: {{path: {model}}}}}`."
+    )
