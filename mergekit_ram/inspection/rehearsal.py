@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 from mergekit.options import MergeOptions
-from pydantic import ValidationError
 
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
@@ -41,7 +40,7 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
         host.rehearse(config, options)
     except RamError:
         raise
-    except (RuntimeError, ValueError, KeyError, ValidationError) as error:
+    except Exception as error:  # methods of others refuse in many ways
         reason = " ".join(str(error).split())
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
     return host.plan_weights(inspected, options)

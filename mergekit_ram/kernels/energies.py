@@ -1,4 +1,4 @@
-"""Energies, angles and sign conflicts of task energies: what inspecting computes beside counts.
+"""Energies, angles and sign conflicts of task vectors: what inspecting computes beside counts.
 
 Task energies are taken as the merge takes them (float32, float64 for float64 inputs) and their
 products summed in float64. Every chunk's sums are kept apart and added up in the order of the

@@ -77,7 +77,7 @@ def comparer(
 
 
 def _deltas(chunk: Chunk) -> torch.Tensor:
-    """All task energies ``[N, length]``, in scratch memory."""
+    """All task vectors ``[N, length]``, in scratch memory."""
     block = chunk.load_all()
     return block[1:].sub_(block[0])
 

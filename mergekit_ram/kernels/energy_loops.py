@@ -173,7 +173,7 @@ def compare_block(
 
 @compiled
 def _subtract(values: Array, length: int, finite: Any, mean: Array) -> bool:
-    """Make task energies of ``values[1:]``, and their mean; tell whether they are finite."""
+    """Make task vectors of ``values[1:]``, and their mean; tell whether they are finite."""
     base = values[0]
     agents = values.dtype.type(len(values) - 1)
     broken = 0
@@ -193,7 +193,7 @@ def _subtract(values: Array, length: int, finite: Any, mean: Array) -> bool:
 
 @compiled
 def _keep_active(values: Array, length: int, epsilon: Any, overlap: Array) -> None:
-    """Set task energies to 0 where they are not active, and count the active ones."""
+    """Set task vectors to 0 where they are not active, and count the active ones."""
     zero = values.dtype.type(0)
     for i in range(length):
         overlap[i] = 0
