@@ -162,22 +162,28 @@ def is_record(source: Path) -> bool:
     """Whether a path is to be shown again, and no recipe: YAML may well be JSON too."""
     if source.is_dir():
         return True
+    from mergekit_ram.record.bounded import read_json
+
     try:
-        found = json.loads(source.read_text(encoding="utf-8"))
+        found = read_json(source)
     except (OSError, ValueError):
         return source.suffix == ".json"
-    is_recipe = isinstance(found, dict) and "merge_method" in found and "agents" not in found
-    return not is_recipe and (source.suffix == ".json" or "schema_version" in found)
+    fields = found.keys() if isinstance(found, dict) else set()
+    is_recipe = "merge_method" in fields and "agents" not in fields
+    return not is_recipe and (source.suffix == ".json" or "schema_version" in fields)
 
 
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
+    from mergekit_ram.record.beside import compared_with_weights
     from mergekit_ram.record.schema import RECORD_NAME, read_record
 
     if epsilons or fraction is not None:
         raise click.UsageError(
             "--epsilon and --sample read models, and a record has none: give the YAML file."
         )
-    return read_record(source / RECORD_NAME if source.is_dir() else source)
+    if source.is_dir():
+        return compared_with_weights(read_record(source / RECORD_NAME), source)
+    return read_record(source)
 
 
 def _inspected(

@@ -215,11 +215,14 @@ def plan_merges(
         InputError: recorded ``statistics`` that are not those of this plan.
     """
     once = written_once(merges, ties_embeddings)
-    ledger = Ledger(once, quiet=quiet)
-    statistics = None
     if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
-        known = reuse.recorded_statistics(once, loads)
+        recorded = reuse.recorded_counts(once, loads)
+        origin = recorded.path if recorded else None
+        ledger = Ledger(once, quiet=quiet, counts_from=origin)
+        known = recorded.statistics if recorded else None
         statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
+    else:
+        ledger, statistics = Ledger(once, quiet=quiet), None
     tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
     if layouts is not None:
         for task in tasks:
