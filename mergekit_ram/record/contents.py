@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,18 @@ DIGEST_LENGTH = 32
 
 KEPT_DIGESTS = 4096
 
+UNREADABLE = (
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.UnpicklingError,
+)
+"""What reading a broken file ends in, by whichever library."""
+
 Read = Callable[[int, int], bytes]
 """The bytes of a tensor from one place to another."""
 
@@ -55,7 +68,7 @@ def contents_digest(path: Path, is_safetensors: bool, model: str) -> str:
         status = path.stat()
         state = (status.st_size, status.st_mtime_ns, status.st_ino)
         return _digest(path, is_safetensors, state)
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(
             f"model {model}: cannot read {path}: {error}. Repair or re-download this checkpoint."
         ) from None
@@ -88,10 +101,14 @@ def _places(name: str, size: int) -> Iterator[tuple[int, int]]:
 def _safetensors(path: Path) -> Iterator[tuple[str, int, Read]]:
     """The tensors of a file in alphabetical order, by the offsets in its header."""
     with path.open("rb", buffering=0) as file:
-        length = int.from_bytes(file.read(8), "little")
+        length, size = int.from_bytes(file.read(8), "little"), path.stat().st_size
+        if length > size:
+            raise ValueError("its header is longer than the file")
         header: dict[str, Any] = json.loads(file.read(length))
         for name in sorted(header.keys() - {"__metadata__"}):
             begin, end = header[name]["data_offsets"]
+            if not 0 <= begin <= end <= size:
+                raise ValueError(f"tensor {name} lies outside of the file")
 
             def read(start: int, stop: int, begin: int = 8 + length + begin) -> bytes:
                 file.seek(begin + start)
