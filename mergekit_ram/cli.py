@@ -160,13 +160,16 @@ def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
 
 
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
+    from mergekit_ram.record.beside import compared_with_weights
     from mergekit_ram.record.schema import RECORD_NAME, read_record
 
     if epsilons or fraction is not None:
         raise click.UsageError(
             "--epsilon and --sample read models, and a record has none: give the YAML file."
         )
-    return read_record(source / RECORD_NAME if source.is_dir() else source)
+    if source.is_dir():
+        return compared_with_weights(read_record(source / RECORD_NAME), source)
+    return read_record(source)
 
 
 def _inspected(

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import click
 
+from mergekit_ram.visible import visible
+
 
 class RamError(click.ClickException):
-    """Base of all errors that this package raises on purpose."""
+    """Base of all errors that this package raises on purpose.
+
+    Names in a message come from files: what cannot be seen in them is shown escaped.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(visible(message))
 
 
 class ParameterError(RamError, ValueError):

@@ -244,12 +244,12 @@ def _patch_ends() -> None:
 
     A lock that is not given back here lasts as long as its tasks do.
     """
-    from mergekit_ram.plan import lock
+    from mergekit_ram.plan import lock, runs
 
     for module, name in EXECUTORS:
         executor = getattr(sys.modules.get(module), name, None)
         if callable(getattr(executor, "run", None)):
-            wrap(executor, "run", lock.release_if_run_fails)
+            wrap(executor, "run", runs.run_tasks)
     merge = sys.modules.get(MERGE_MODULE)
     if callable(getattr(merge, LAST_FUNCTION, None)):
         wrap(merge, LAST_FUNCTION, lock.release_afterwards)

@@ -32,11 +32,19 @@ class Ledger:
     Args:
         merges: of every weight of the output, once.
         quiet: whoever merges wants to hear of trouble alone.
+        counts_from: the record that the counts are taken from, if there is one.
     """
 
-    def __init__(self, merges: Sequence[ExecuteMergeMethodTask], *, quiet: bool = False):
+    def __init__(
+        self,
+        merges: Sequence[ExecuteMergeMethodTask],
+        *,
+        quiet: bool = False,
+        counts_from: str | None = None,
+    ):
         self.quiet = quiet
         self.merges = tuple(merges)
+        self.counts_from = counts_from
         self.statistics: OverlapStatistics | None = None
         self._started = time.perf_counter()
         self._found: dict[str, TensorOverlap | None] = {}

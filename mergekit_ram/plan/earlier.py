@@ -70,7 +70,7 @@ PROCESSORS = (
     "audio_tokenizer_config.json",
 )
 
-PATTERNS = (*MARKS, *INDEXES, RECORD_NAME, *WEIGHTS, *SETTINGS, *TOKENIZER, *PROCESSORS)
+PATTERNS = (*MARKS, *INDEXES, *WEIGHTS, RECORD_NAME, *SETTINGS, *TOKENIZER, *PROCESSORS)
 
 
 def remove_earlier_model(folder: Path) -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -78,17 +78,6 @@ def release_folders() -> None:
         for lock in list(_taken.values()):
             if lock.is_ours:
                 lock.release()
-
-
-def release_if_run_fails(
-    run: Callable[..., Iterator[Any]], executor: Any, args: Any, kwargs: Any
-) -> Iterator[Any]:
-    """Around an executor's ``run``, which yields the values of its targets."""
-    try:
-        yield from run(*args, **kwargs)
-    except BaseException:
-        release_folders()
-        raise
 
 
 def release_afterwards(write: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:

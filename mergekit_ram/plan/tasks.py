@@ -34,6 +34,7 @@ from mergekit_ram.merges.groups import (
 )
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
+from mergekit_ram.merges.shards import load_by_index
 from mergekit_ram.methods import needs_counting, with_rescale
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.layouts import Layouts
@@ -214,12 +215,16 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
+    load_by_index(loads)
     once = written_once(merges, ties_embeddings)
-    ledger = Ledger(once, quiet=quiet)
-    statistics = None
     if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
-        known = reuse.recorded_statistics(once, loads)
+        recorded = reuse.recorded_counts(once, loads)
+        origin = recorded.path if recorded else None
+        ledger = Ledger(once, quiet=quiet, counts_from=origin)
+        known = recorded.statistics if recorded else None
         statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
+    else:
+        ledger, statistics = Ledger(once, quiet=quiet), None
     tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
     if layouts is not None:
         for task in tasks:

@@ -10,7 +10,7 @@ import faulthandler
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,16 @@ def guard_writing(
         writes_all: nothing is written when the last task is done, so that it releases the lock.
     """
     guard = _Guard(recorder, lock, writes_all)
-    guarded: dict[Task[Any], Task[Any]] = {}
+    # By identity: a task's hash covers all that is below it.
+    guarded: dict[int, Task[Any]] = {}
     for task in tasks:
         if isinstance(task, SaveTensor):
-            guarded[task] = SaveMergedTensor(
+            guarded[id(task)] = SaveMergedTensor(
                 **{**dict(task), "writer_task": guard.writer(task.writer_task)}
             )
         elif isinstance(task, FinalizeModel):
-            guarded[task] = guard.last(task, guarded)
-    return [guarded.get(task, task) for task in tasks]
+            guarded[id(task)] = guard.last(task, guarded)
+    return [guarded.get(id(task), task) for task in tasks]
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,18 @@ class _Guard:
     recorder: MergeRecorder
     lock: FolderLock
     writes_all: bool
+    _writers: dict[TensorWriterTask, MergedTensorWriter] = field(default_factory=dict)
 
     def writer(self, task: TensorWriterTask) -> MergedTensorWriter:
-        writer = MergedTensorWriter(**dict(task))
-        writer._recorder = self.recorder
-        return writer
+        """The same one for the same task."""
+        if task not in self._writers:
+            self._writers[task] = MergedTensorWriter(**dict(task))
+            self._writers[task]._recorder = self.recorder
+        return self._writers[task]
 
-    def last(self, task: FinalizeModel, guarded: dict[Task[Any], Task[Any]]) -> FinalizeMergedModel:
+    def last(self, task: FinalizeModel, guarded: dict[int, Task[Any]]) -> FinalizeMergedModel:
         last = FinalizeMergedModel(
-            tensor_save_tasks=tuple(guarded.get(save, save) for save in task.tensor_save_tasks),
+            tensor_save_tasks=tuple(guarded.get(id(save), save) for save in task.tensor_save_tasks),
             writer_task=self.writer(task.writer_task),
         )
         last._recorder = self.recorder

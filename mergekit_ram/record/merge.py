@@ -18,7 +18,7 @@ from mergekit_ram.record.build import (
     tensor_records,
     versions,
 )
-from mergekit_ram.record.files import model_records
+from mergekit_ram.record.files import model_records, written_files
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.inputs import InputFiles
 from mergekit_ram.record.schema import (
@@ -83,14 +83,19 @@ class MergeRecorder:
             layers=layer_records(tensors),
             seconds=round(self.ledger.seconds, 3),
             models=self.models,
+            counts_from=self.ledger.counts_from,
             versions=versions(),
         )
         return record.model_copy(update={"findings": (*noted(self.notes), *findings_of(record))})
 
     def write(self, folder: str) -> None:
-        """Write the record into the folder of the merged model, and say what is in it."""
-        record = self.record
-        if record is not None:
+        """Write the record into the folder of the merged model, and say what is in it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self.record is not None:
+            record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
             if not self.ledger.quiet:
                 tell_of_merge(record)

@@ -8,30 +8,60 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError, field_serializer, field_validator
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.bounded import read_json
+from mergekit_ram.record.columns import (
+    Frozen,
+    Interval,
+    Intervals,
+    TensorAgent,
+    TensorColumns,
+    TensorRecord,
+    tensors_of,
+)
+from mergekit_ram.record.invariants import Counts, broken
+from mergekit_ram.record.layout import lines
+from mergekit_ram.record.origins import FileRecord, ModelRecord, SampleRecord, Versions
+
+__all__ = [
+    "RECORD_NAME",
+    "AgentRecord",
+    "FileRecord",
+    "Finding",
+    "Interval",
+    "Intervals",
+    "LayerRecord",
+    "ModelRecord",
+    "OverlapRecord",
+    "PairRecord",
+    "SampleRecord",
+    "Setting",
+    "Settings",
+    "TensorAgent",
+    "TensorRecord",
+    "ThresholdAgent",
+    "ThresholdRecord",
+    "Versions",
+    "read_record",
+]
 
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
-SCHEMA_VERSION: Literal[1] = 1
+SCHEMA_VERSION: Literal[2] = 2
+READ_VERSIONS = (1, SCHEMA_VERSION)
+"""The first one wrote an object per tensor, and knew nothing of the files' contents."""
 
 Setting = float | tuple[float, ...]
 """A number that holds for all tensors, or the different ones in ascending order."""
 
-Interval = tuple[float, float]
-Intervals = dict[str, Interval]
 
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Settings(_Frozen):
+class Settings(Frozen):
     """The merge's parameters; a list where filters or gradients give tensors different ones."""
 
     epsilon: Setting = Field(description="ε, the threshold of activity")
@@ -46,7 +76,7 @@ class Settings(_Frozen):
     )
 
 
-class AgentRecord(_Frozen):
+class AgentRecord(Frozen):
     """What one agent changed in the whole model, and what the merge keeps of it."""
 
     model: str = Field(description="the agent, as the configuration names it")
@@ -105,7 +135,7 @@ class AgentRecord(_Frozen):
     )
 
 
-class PairRecord(_Frozen):
+class PairRecord(Frozen):
     """How two agents' updates meet."""
 
     first: str
@@ -119,7 +149,7 @@ class PairRecord(_Frozen):
     interval: Intervals | None = Field(default=None, description="as in an agent's record")
 
 
-class ThresholdAgent(_Frozen):
+class ThresholdAgent(Frozen):
     """One agent at one ε; r and α as configured for most parameters."""
 
     model: str
@@ -133,38 +163,14 @@ class ThresholdAgent(_Frozen):
     interval: Intervals | None = None
 
 
-class ThresholdRecord(_Frozen):
+class ThresholdRecord(Frozen):
     """The agents at one ε."""
 
     epsilon: float
     agents: tuple[ThresholdAgent, ...]
 
 
-class TensorAgent(_Frozen):
-    """What one agent changed in one tensor."""
-
-    model: str
-    weight: float
-    active: int
-    shared: int
-    unique: int
-    overlap_degree: tuple[int, ...]
-    rescale: float
-
-
-class TensorRecord(_Frozen):
-    """One tensor of the output, as often as it is written."""
-
-    name: str
-    numel: int
-    epsilon: float
-    change: float = Field(description="share of its parameters that some agent changed")
-    agents: tuple[TensorAgent, ...]
-    loading: str = Field(description="digest of what is loaded for it, and how")
-    interval: Intervals | None = None
-
-
-class LayerRecord(_Frozen):
+class LayerRecord(Frozen):
     """The tensors of one layer together; one outside of the layers stands for itself."""
 
     name: str
@@ -173,48 +179,17 @@ class LayerRecord(_Frozen):
     interval: Intervals | None = None
 
 
-class SampleRecord(_Frozen):
-    """How a sample was drawn; every figure of the record is then an estimate."""
-
-    fraction: float = Field(description="of the rows of every tensor")
-    seed: int
-    parameters: int = Field(description="parameters that were looked at")
-
-
-class FileRecord(_Frozen):
-    """A file of weights, told apart without reading the weights."""
-
-    name: str
-    size: int
-    header: str = Field(description="digest of its tensors' names, shapes and dtypes")
-
-
-class ModelRecord(_Frozen):
-    """The files that a model was read from."""
-
-    model: str
-    files: tuple[FileRecord, ...]
-
-
-class Finding(_Frozen):
+class Finding(Frozen):
     """Something that the figures say, in words."""
 
     code: str = Field(description="for programs; stays the same where the words change")
     text: str
 
 
-class Versions(_Frozen):
-    """What computed the record."""
-
-    mergekit_ram: str
-    mergekit: str
-    torch: str
-
-
-class OverlapRecord(_Frozen):
+class OverlapRecord(Frozen):
     """The whole record."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     kind: Literal["inspection", "merge"]
     merge_method: str = Field(description="as configured")
     base: str = Field(description="the base model; several are joined by commas")
@@ -231,7 +206,22 @@ class OverlapRecord(_Frozen):
     sample: SampleRecord | None = None
     seconds: float = Field(description="that counting took, or the merge as far as its last byte")
     models: tuple[ModelRecord, ...]
+    counts_from: str | None = Field(
+        default=None, description="the record that the counts were taken from; null: counted here"
+    )
+    written: tuple[FileRecord, ...] | None = Field(
+        default=None, description="the files of the merged weights; null without a merge"
+    )
     versions: Versions
+
+    @field_validator("tensors", mode="before")
+    @classmethod
+    def _from_columns(cls, value: Any) -> Any:
+        return tensors_of(value)
+
+    @field_serializer("tensors")
+    def _to_columns(self, tensors: tuple[TensorRecord, ...]) -> TensorColumns:
+        return TensorColumns.of(tensors)
 
     def statistics(self) -> OverlapStatistics:
         """The counts alone, from which λ_t is computed for any r and α."""
@@ -254,39 +244,47 @@ class OverlapRecord(_Frozen):
         return next(agent for agent in self.agents if agent.model == model)
 
     def to_json(self) -> str:
-        """The record as a text that ends with a newline."""
-        return self.model_dump_json(indent=1) + "\n"
+        """The record as a text that ends with a newline; lists of numbers take a line each."""
+        return "\n".join(lines(json.loads(self.model_dump_json()))) + "\n"
 
 
 def read_record(path: str | Path) -> OverlapRecord:
-    """Read a record again.
+    """Read a record again, of any version.
 
     Args:
         path: of its file, or of the folder of a merge.
 
     Raises:
-        InputError: the file is missing, or is no record of a version known here.
+        InputError: the file is missing, is no record of a version known here, or its numbers
+            contradict each other.
     """
     path = Path(path)
     if path.is_dir():
         path = path / RECORD_NAME
     try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text)
+        found = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(
             f"{path} cannot be read as a record of overlaps: {error}. Give the {RECORD_NAME} "
             "that a merge by ram or ram_plus wrote, or one of `mergekit-ram inspect --json`."
         ) from None
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCHEMA_VERSION:
+    if version not in READ_VERSIONS or isinstance(version, bool | float):
         raise InputError(
             f"{path} is no record of overlaps of version {SCHEMA_VERSION}: its schema_version is "
-            f"{version!r}. Write it again with this version of mergekit-ram."
+            f"{version!r:.40}. Write it again with this version of mergekit-ram."
         )
     try:
-        return OverlapRecord.model_validate_json(text)
+        text = json.dumps(found | {"schema_version": SCHEMA_VERSION})
+        # Strictly: in words, numbers could be infinite after all.
+        record = OverlapRecord.model_validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(f"{path} is damaged: {place}: {first['msg']}. Write it again.") from None
+    problem = broken(
+        Counts(record.parameters, record.agents, record.tensors, exact=record.sample is None)
+    )
+    if problem:
+        raise InputError(f"{path} contradicts itself: {problem}. Write it again.")
+    return record

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from mergekit_ram.record.bounded import read_json
 
 
 def is_record(source: Path) -> bool:
@@ -11,7 +12,7 @@ def is_record(source: Path) -> bool:
     if source.is_dir():
         return True
     try:
-        found = json.loads(source.read_text(encoding="utf-8"))
+        found = read_json(source)
     except (OSError, ValueError):
         return source.suffix == ".json"
     if not isinstance(found, dict):

@@ -6,17 +6,23 @@ from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, Setting
 from mergekit_ram.show import wording
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
+from mergekit_ram.visible import as_code, in_markdown
 
 CARD_SECTION = """
 ## Overlap of the agents
 
 Merged by `{method}` of mergekit-ram {version} with {settings}. A parameter is active in an agent
 that changed it by more than ε, and unique where no other agent did. All counts are in
-`{record}`; `mergekit-ram inspect FOLDER` shows them.
+`{record}`; `mergekit-ram inspect FOLDER` shows them.{origin}
 
 {table}
 {findings}"""
+CODE = "`"
+"""Findings have words of a recipe in these; in a name they do no harm."""
+
 FINDINGS_HEADING = "\nFindings:\n\n"
+
+ORIGIN = "\nThe counts were not taken in this merge: they are those of {path}."
 
 
 def extended_card(card: str, record: OverlapRecord | None) -> str:
@@ -41,11 +47,12 @@ def card_section(record: OverlapRecord) -> str:
         version=record.versions.mergekit_ram,
         settings=", ".join(given),
         record=RECORD_NAME,
+        origin=ORIGIN.format(path=as_code(record.counts_from)) if record.counts_from else "",
         table=as_markdown(agent_table(record, whole_names=True)),
         findings=_findings(record),
     )
 
 
 def _findings(record: OverlapRecord) -> str:
-    lines = "".join(f"* {finding.text}\n" for finding in record.findings)
+    lines = "".join(f"* {in_markdown(finding.text, kept=CODE)}\n" for finding in record.findings)
     return FINDINGS_HEADING + lines if lines else ""

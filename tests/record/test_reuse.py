@@ -142,6 +142,6 @@ def test_counting_pass_and_merging_say_the_same_of_agents(trio: Trio, caplog):
 def test_the_schema_is_printed_and_describes_its_fields():
     result = CliRunner().invoke(main, ["schema"])
     schema = json.loads(result.output)
-    assert schema["properties"]["schema_version"]["const"] == 1
+    assert schema["properties"]["schema_version"]["const"] == 2
     agent = schema["$defs"]["AgentRecord"]["properties"]
     assert all("description" in field for field in agent.values())
