@@ -17,7 +17,7 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.groups import lacking_base
 from mergekit_ram.merges.headers import TensorHeader, read_headers
-from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, loads_below
+from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, TensorSize, loads_below
 from mergekit_ram.plan.models import ARCHITECTURE_REMEDY
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 
@@ -35,7 +35,7 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
         InputError: a missing tensor, another shape, or a dtype that cannot be merged.
     """
     checkpoints = _Checkpoints()
-    size = 0
+    sizes: dict[str, TensorSize] = {}
     dtypes: set[torch.dtype] = set()
     planned: PlannedLoads = {}
     narrowed: dict[str, tuple[torch.dtype, torch.dtype]] = {}
@@ -53,11 +53,14 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
         if present:
             header = present.get(_base(merge), next(iter(present.values())))
             dtype = _output_dtype(merge, loads, present)
-            size += torch.Size(header.shape).numel() * dtype.itemsize
+            sizes[merge.output_weight.name] = TensorSize(
+                read=sum(header.nbytes for header in present.values()),
+                written=header.numel * dtype.itemsize,
+            )
             dtypes.add(dtype)
     _warn_of_narrowing(narrowed)
     names = sorted(str(dtype).split(".")[-1] for dtype in dtypes)
-    return PlannedOutput(size, tuple(names), planned)
+    return PlannedOutput(sizes, tuple(names), planned)
 
 
 class _Checkpoints:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit_ram.merges.ledger import Ledger
-from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput
+from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize
 from mergekit_ram.record.build import (
     agent_places,
     agent_record,
@@ -38,6 +39,7 @@ class MergeRecorder:
         loads: what the plan reads.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
+        sizes: of the merged weights, by name.
     """
 
     method: str
@@ -46,6 +48,7 @@ class MergeRecorder:
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
+    sizes: Mapping[str, TensorSize]
 
     @classmethod
     def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
@@ -56,7 +59,7 @@ class MergeRecorder:
         """
         inputs = InputFiles.of(output.loads)
         models = model_records(output.loads)
-        return cls(method, ledger, output.dtypes, output.loads, models, inputs)
+        return cls(method, ledger, output.dtypes, output.loads, models, inputs, output.sizes)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
