@@ -9,14 +9,15 @@ the process imported first.
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-DISABLE_VARIABLE = "MERGEKIT_RAM_DISABLE"
+from mergekit_ram.switches import DISABLE_VARIABLE as DISABLE_VARIABLE
+from mergekit_ram.switches import is_set
+
 METHOD_NAMES = frozenset({"ram", "ram_plus", "ram_directions"})
 
 PACKAGE = "mergekit.merge_methods"
@@ -25,6 +26,7 @@ REGISTRY_FUNCTIONS = ("get", "registered_methods")
 ARCHITECTURE_MODULE = "mergekit.architecture"
 MERGE_MODULE = "mergekit.merge"
 ARCHITECTURE_FUNCTION = "get_architecture_info"
+RUN_FUNCTION = "run_merge"
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -48,7 +50,7 @@ def autoload() -> None:
 
 def disabled() -> bool:
     """Whether the environment says that the plugin shall stay out of mergekit."""
-    return os.environ.get(DISABLE_VARIABLE, "0").strip().lower() not in ("", "0", "false", "no")
+    return is_set(DISABLE_VARIABLE)
 
 
 def install() -> bool:
@@ -147,11 +149,27 @@ def _wrap_architecture(module: ModuleType) -> None:
     """
     import wrapt
 
-    function = getattr(module, ARCHITECTURE_FUNCTION, None)
-    if not _wanted or function is None or isinstance(function, wrapt.FunctionWrapper):
-        return
-    setattr(module, ARCHITECTURE_FUNCTION, wrapt.FunctionWrapper(function, _architecture))
-    _undo.append(partial(setattr, module, ARCHITECTURE_FUNCTION, function))
+    for name, wrapper in ((ARCHITECTURE_FUNCTION, _architecture), (RUN_FUNCTION, _run)):
+        function = getattr(module, name, None)
+        if not _wanted or function is None or isinstance(function, wrapt.FunctionWrapper):
+            continue
+        setattr(module, name, wrapt.FunctionWrapper(function, wrapper))
+        _undo.append(partial(setattr, module, name, function))
+
+
+def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """Read a recipe's text, whose misplaced keys mergekit's own object of it does not have."""
+    given = dict(zip(("merge_config", "out_path", "options", "config_source"), args, strict=False))
+    given |= kwargs
+    config, source = given.get("merge_config"), given.get("config_source")
+    method = getattr(config, "merge_method", None)
+    if method in METHOD_NAMES and source:
+        from mergekit.merge_methods import get
+
+        from mergekit_ram.plan import misplaced
+
+        misplaced.warn_about_places(source, get(method).spec)
+    return wrapped(*args, **kwargs)
 
 
 def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:

@@ -192,9 +192,11 @@ def _inspected(
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
     from mergekit_ram.inspection.sampling import Sample
 
+    # First, since it sets up the log.
+    options = chosen.applied()
     return inspect_merge(
         read_config(path),
-        chosen.applied(),
+        options,
         epsilons=tuple(sorted(set(epsilons))),
         sample=None if fraction is None else Sample(fraction, seed),
         realised=realised,

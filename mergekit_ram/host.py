@@ -9,7 +9,6 @@ process imported first.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 import weakref
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mergekit.merge_methods.base import MergeMethod
 
 from mergekit_ram import handover
-from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch, version
+from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.patches import PATCHING, put, undo, wrap
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from mergekit_ram.merges.ledger import Ledger
     from mergekit_ram.merges.loads import PlannedOutput
     from mergekit_ram.record.merge import MergeRecorder
-
-LOG = logging.getLogger("mergekit_ram")
 
 PLANNER_MODULE = "mergekit.plan"
 MERGE_MODULE = "mergekit.merge"
@@ -123,9 +120,9 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     wrapped(*args, **kwargs)
     if not isinstance(planner._method, RamMerge):
         return
-    from mergekit_ram.plan import layouts, misspelt, preflight, tasks
+    from mergekit_ram.plan import idle, layouts, misspelt, ownership, preflight, tasks
 
-    _log_ownership(planner._method)
+    ownership.say_whose_method(planner._method.spec.name)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
     weights = [weight for weight, _ in planner._tensors]
     merges = [
@@ -133,6 +130,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         for weight, task in planner._tensors
     ]
     output = preflight.check_merges(merges)
+    idle.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(
         merges,
         output.loads,
@@ -260,14 +258,15 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     if not merges or not isinstance(_method_of(merges[0]), RamMerge):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.plan import folder, lock, preflight, tasks, writing
+    from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
 
-    _log_ownership(_method_of(merges[0]))
+    ownership.say_whose_method(merges[0].method_name)
     output = preflight.check_merges(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))
     held = lock.lock_folder(out_path)
+    idle.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(merges, output.loads)
     recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
     saves[:] = writing.guard_writing(
@@ -292,12 +291,3 @@ def _method_of(merge: Any) -> MergeMethod:
     from mergekit import merge_methods
 
     return merge_methods.get(merge.method_name)
-
-
-def _log_ownership(method: MergeMethod) -> None:
-    if method.spec.name == "ram":
-        LOG.info(
-            "merge method 'ram' is that of mergekit-ram %s, in place of mergekit's own; "
-            "MERGEKIT_RAM_DISABLE=1 gives the other one back",
-            version("mergekit-ram"),
-        )

@@ -1,7 +1,8 @@
 """mergekit's options on loading, tokenizers and devices, for commands that answer at once.
 
 mergekit's own decorator imports mergekit, torch and transformers, which takes seconds that nobody
-who asks for help wants to wait. A test holds the options here equal to mergekit's.
+who asks for help wants to wait. A test holds the options here equal to mergekit's, but for the
+words of their help.
 """
 
 from __future__ import annotations

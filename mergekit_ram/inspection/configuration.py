@@ -7,10 +7,12 @@ from typing import Any
 
 import yaml
 from mergekit.config import MergeConfiguration
+from mergekit.merge_methods import get
 
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError
 from mergekit_ram.methods import RamPlusMerge
+from mergekit_ram.plan.misplaced import warn_about_places
 
 OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
 """Methods whose parameters mean what ours of the same name mean."""
@@ -24,13 +26,16 @@ def read_config(path: Path) -> MergeConfiguration:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        return MergeConfiguration.model_validate(yaml.safe_load(text))
+        config = MergeConfiguration.model_validate(yaml.safe_load(text))
     except (OSError, ValueError, yaml.YAMLError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"{path} cannot be read as a configuration of mergekit: {reason}. Give the YAML file "
             "of a merge, or the output folder of one by ram or ram_plus."
         ) from None
+    if config.merge_method in METHOD_NAMES:
+        warn_about_places(text, get(config.merge_method).spec)
+    return config
 
 
 def as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import agents_of, factor_of
+from mergekit_ram.names import labels
 from mergekit_ram.overlap import (
+    LARGE_RESCALE,
+    LARGE_RESCALE_ADVICE,
     SUSPICIOUS_DENSITY,
     AgentOverlap,
     OverlapStatistics,
@@ -26,9 +31,11 @@ class Ledger:
 
     Args:
         merges: of every weight of the output, once.
+        quiet: whoever merges wants to hear of trouble alone.
     """
 
-    def __init__(self, merges: Sequence[ExecuteMergeMethodTask]):
+    def __init__(self, merges: Sequence[ExecuteMergeMethodTask], *, quiet: bool = False):
+        self.quiet = quiet
         self.merges = tuple(merges)
         self.statistics: OverlapStatistics | None = None
         self._started = time.perf_counter()
@@ -56,36 +63,58 @@ class Ledger:
 
     def _complete(self, counted: Sequence[TensorOverlap]) -> OverlapStatistics:
         self.statistics = OverlapStatistics(tensors=tuple(counted))
-        for agent in self.statistics.agents:
-            _log(agent, self.merges)
+        agents = self.statistics.agents
+        for name, agent in zip(labels([agent.model for agent in agents]), agents, strict=True):
+            _log(name, agent, self.merges)
         return self.statistics
 
 
-def _log(agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask]) -> None:
-    """One line on what an agent changed and the λ_t that its unique parameters get; warnings."""
+class _Changes(Protocol):
+    """What an agent changed, as counted or as recorded."""
+
+    @property
+    def density(self) -> float: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def unique(self) -> int: ...
+    @property
+    def overlap_unique_ratio(self) -> float | None: ...
+
+
+def described(name: str, agent: _Changes, factors: Collection[float]) -> str:
+    """A line on what an agent changed and the λ_t that its unique parameters get.
+
+    Args:
+        name: of the agent, short.
+        agent: its counts over the whole model.
+        factors: its λ_t; none where it takes no part.
+    """
+    if not factors:
+        return f"agent {name}: takes no part, its weight is 0 everywhere"
+    low, high = min(factors), max(factors)
+    ratio = agent.overlap_unique_ratio
+    return (
+        f"agent {name}: density {100 * agent.density:.2f} %, shared {agent.shared:,}, "
+        f"unique {agent.unique:,}, ρ {math.inf if ratio is None else ratio:.4g}, "
+        f"λ {f'{low:.4f}' if low == high else f'{low:.4f} to {high:.4f}'}"
+    )
+
+
+def _log(name: str, agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask]) -> None:
+    """The agent's line, and warnings."""
     factors = {
         factor_of(merge, model, agent)
         for merge in merges
         for model in agents_of(merge)
         if agent_name(model) == agent.model and merge.input_parameters[model]["weight"] != 0
     }
-    if not factors:
-        LOG.info("agent %s: takes no part, its weight is 0 everywhere", agent.model)
-        return
-    low, high = min(factors), max(factors)
-    LOG.info(
-        "agent %s: density %.2f %%, shared %s, unique %s, ρ %.4g, λ %s",
-        agent.model,
-        100 * agent.density,
-        f"{agent.shared:,}",
-        f"{agent.unique:,}",
-        agent.overlap_unique_ratio,
-        f"{low:.4f}" if low == high else f"{low:.4f} to {high:.4f}",
-    )
-    _warn(agent)
+    LOG.info("%s", described(name, agent, factors))
+    if factors:
+        _warn(agent, max(factors))
 
 
-def _warn(agent: AgentOverlap) -> None:
+def _warn(agent: AgentOverlap, factor: float) -> None:
     if agent.active == 0:
         LOG.warning(
             "agent %s equals the base within epsilon everywhere and contributes nothing",
@@ -98,3 +127,5 @@ def _warn(agent: AgentOverlap) -> None:
             agent.model,
             100 * agent.density,
         )
+    if agent.active and factor > LARGE_RESCALE:
+        LOG.warning("agent %s: λ is %.4g: %s", agent.model, factor, LARGE_RESCALE_ADVICE)

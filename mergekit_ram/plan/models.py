@@ -11,6 +11,7 @@ from mergekit.config import MergeConfiguration
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.headers import check_checkpoint
+from mergekit_ram.plan import misplaced
 
 ARCHITECTURE_REMEDY = (
     "All models must be of one architecture and size, with the base that the agents were trained "
@@ -24,8 +25,9 @@ def find_architecture(
     """mergekit's search for the models' architecture, after a check of their files.
 
     Raises:
-        InputError: the models' files are broken, or do not fit together.
+        InputError: the models' files are broken, or do not fit together; an unknown dtype.
     """
+    misplaced.check_dtypes(config)
     models = sorted(config.referenced_models(), key=str)
     check_models(models)
     try:

@@ -233,7 +233,7 @@ def plan_merges(
         InputError: recorded ``statistics`` that are not those of this plan.
     """
     once = written_once(merges, ties_embeddings)
-    ledger = Ledger(once)
+    ledger = Ledger(once, quiet=quiet)
     statistics = None
     if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
         known = reuse.recorded_statistics(once, loads)

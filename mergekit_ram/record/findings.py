@@ -43,7 +43,7 @@ def _about_all(record: OverlapRecord) -> Iterator[Finding]:
             "them. That is no reason for a larger alpha, which would only exaggerate the few "
             "parameters that each changed alone.",
         )
-    if len(changing) > 1 and all(map(_shares_most, changing)):
+    if _is_by_weights(record) and len(changing) > 1 and all(map(_shares_most, changing)):
         yield Finding(
             code="same-weights",
             text=f"Every agent shares at least {MOSTLY_SHARED:g} of its changed parameters for "
@@ -57,6 +57,11 @@ def _about_all(record: OverlapRecord) -> Iterator[Finding]:
             code="untouched-tensors",
             text=f"Changed by no agent: {', '.join(untouched[:NAMED])}{more}.",
         )
+
+
+def _is_by_weights(record: OverlapRecord) -> bool:
+    """Whether the method decides weight by weight; that of the advice below does not."""
+    return record.merge_method != "ram_directions"
 
 
 def _shares_most(agent: AgentRecord) -> bool:
@@ -78,7 +83,8 @@ def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
             text=f"{agent.model} changed {100 * agent.density:.1f} % of all parameters: this is "
             "no sparse update, or not the base that it was trained from.",
         )
-    if len(record.agents) > 1 and agent.unique < FEW_UNIQUE * agent.active:
+    is_alone = len(record.agents) < 2
+    if _is_by_weights(record) and not is_alone and agent.unique < FEW_UNIQUE * agent.active:
         yield Finding(
             code="few-unique",
             text=f"Of what {agent.model} changed, {100 * agent.unique / agent.active:.2g} % is "

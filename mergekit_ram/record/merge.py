@@ -26,6 +26,7 @@ from mergekit_ram.record.schema import (
     ModelRecord,
     OverlapRecord,
 )
+from mergekit_ram.record.told import tell_of_merge
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ class MergeRecorder:
         return record.model_copy(update={"findings": findings_of(record)})
 
     def write(self, folder: str) -> None:
-        """Write the record into the folder of the merged model."""
+        """Write the record into the folder of the merged model, and say what is in it."""
         record = self.record
         if record is not None:
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
+            if not self.ledger.quiet:
+                tell_of_merge(record)

@@ -15,7 +15,8 @@ that changed it by more than ε, and unique where no other agent did. All counts
 `{record}`; `mergekit-ram inspect FOLDER` shows them.
 
 {table}
-"""
+{findings}"""
+FINDINGS_HEADING = "\nFindings:\n\n"
 
 
 def extended_card(card: str, record: OverlapRecord | None) -> str:
@@ -41,4 +42,10 @@ def card_section(record: OverlapRecord) -> str:
         settings=", ".join(given),
         record=RECORD_NAME,
         table=as_markdown(agent_table(record, whole_names=True)),
+        findings=_findings(record),
     )
+
+
+def _findings(record: OverlapRecord) -> str:
+    lines = "".join(f"* {finding.text}\n" for finding in record.findings)
+    return FINDINGS_HEADING + lines if lines else ""

@@ -28,6 +28,8 @@ from models import (
 from reference import same_bits
 from transformers import AutoModelForCausalLM
 
+from mergekit_ram.names import labels
+
 
 def assert_merged(written: Weights, expected: Weights, dtype: torch.dtype) -> None:
     assert set(written) == set(expected)
@@ -212,14 +214,18 @@ def test_the_counting_pass_shows_a_bar_and_a_line_per_agent(trio: Trio, caplog):
     with caplog.at_level(logging.INFO, logger="mergekit_ram"):
         result = run_yaml(trio.config("ram_plus"), trio.folder / "out", "--no-copy-tokenizer")
     succeed(result)
-    assert "Counting overlaps: 100%" in result.stderr
+    tensors = len(trio.base)
+    assert f"Counting overlaps: {tensors} of {tensors} tensors, 100 %" in result.stderr
     counts = reference.count(trio.base, trio.agents)
     lines = [record.message for record in caplog.records if record.message.startswith("agent ")]
     assert len(lines) == 3
-    for line, (model, (unique, *more)) in zip(lines, counts.overlap_degree.items(), strict=True):
+    short = labels(list(trio.agents))
+    for line, name, (model, (unique, *more)) in zip(
+        lines, short, counts.overlap_degree.items(), strict=True
+    ):
         density = 100 * (unique + sum(more)) / counts.parameters
         assert line == (
-            f"agent {model}: density {density:.2f} %, shared {sum(more):,}, unique {unique:,}, "
+            f"agent {name}: density {density:.2f} %, shared {sum(more):,}, unique {unique:,}, "
             f"ρ {counts.ratio(model):.4g}, λ {counts.rescale(model, 0.1, 2.0):.4f}"
         )
 
@@ -232,9 +238,10 @@ def test_the_line_of_an_agent_shows_the_factor_that_is_used(trio: Trio, caplog):
     with caplog.at_level(logging.INFO, logger="mergekit_ram"):
         merge_yaml(config, trio.folder / "merged")
     lines = {r.message.split(":")[0]: r.message for r in caplog.records}
-    assert lines[f"agent {coder['model']}"].endswith("λ 1.3000")
-    assert lines[f"agent {tool['model']}"].endswith("takes no part, its weight is 0 everywhere")
-    assert "λ 1." in lines[f"agent {memory['model']}"]
+    first, second, third = labels([model["model"] for model in (coder, tool, memory)])
+    assert lines[f"agent {first}"].endswith("λ 1.3000")
+    assert lines[f"agent {second}"].endswith("takes no part, its weight is 0 everywhere")
+    assert "λ 1." in lines[f"agent {third}"]
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
 
 
