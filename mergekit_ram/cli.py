@@ -218,9 +218,32 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
+@main.command(
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Merge by units of work, going on after a crash.",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def merge(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Merge by units of work; its own help is that of the command behind it."""
+    from mergekit_ram.merge_command import command
+
+    command.main(list(arguments), prog_name=context.command_path)
+
+
 @main.command(short_help="Show versions, and whether the plugin is on.")
-def status() -> None:
-    """Show versions, whether the plugin is on, and who owns ram and ram_plus here."""
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
+def status(folder: Path | None) -> None:
+    """Show versions, whether the plugin is on, and who owns ram and ram_plus here.
+
+    With the FOLDER of an unfinished `mergekit-ram merge`: how far it is.
+    """
+    if folder is not None:
+        from mergekit_ram.units.progress import progress_text
+
+        click.echo(progress_text(folder), nl=False)
+        return
     from mergekit_ram.status import status_text
 
     logging.basicConfig(level=logging.WARNING)

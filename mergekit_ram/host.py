@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mergekit_ram import handover
 from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.methods import RamMerge, RamPlusMerge
@@ -160,8 +161,10 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
     out_path = args[0] if args else kwargs["out_path"]
     referenced = planner.config.referenced_models()
     inputs = [part.path for model in referenced for part in (model.model, model.lora) if part]
-    folder.check_output(out_path, plan.output.size, inputs)
-    held = lock.lock_folder(out_path)
+    held = None
+    if not handover.is_shared():
+        folder.check_output(out_path, plan.output.size, inputs)
+        held = lock.lock_folder(out_path)
     recorder = plan.recorder()
     # A thread writes one merge at a time; its card is asked for when it is done.
     _recorded.set((planner.config, recorder))

@@ -6,6 +6,7 @@ Broken files are found here, before anybody computes for hours.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,16 @@ class TensorHeader:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.numel * self.dtype.itemsize
 
     def as_meta(self) -> torch.Tensor:
         """A tensor without data, for code that works out shapes."""

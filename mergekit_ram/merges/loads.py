@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +57,20 @@ PlannedLoads = dict[str, list[Load]]
 
 
 @dataclass(frozen=True)
+class TensorSize:
+    """Bytes of one weight of the output."""
+
+    read: int
+    """Of all models together."""
+    written: int
+
+
+@dataclass(frozen=True)
 class PlannedOutput:
     """What a plan will read and write."""
 
-    size: int
-    """Bytes of all weights."""
+    sizes: Mapping[str, TensorSize]
+    """By weight, as far as a model holds it."""
     dtypes: tuple[str, ...]
     """Names of their dtypes."""
     loads: PlannedLoads
@@ -69,6 +78,11 @@ class PlannedOutput:
     """What there is to say about the models."""
     rows: int | None = None
     """Tokens of the embeddings, where the models are cut to the smallest vocabulary."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights that are written."""
+        return sum(size.written for size in self.sizes.values())
 
 
 def loading_digest(merge: ExecuteMergeMethodTask, loads: Iterable[Load]) -> str:

@@ -15,7 +15,7 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.groups import lacking_base
 from mergekit_ram.merges.headers import TensorHeader
-from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, loads_below
+from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, TensorSize, loads_below
 from mergekit_ram.plan.choice import ARCHITECTURE_REMEDY
 from mergekit_ram.plan.rounding import Rounding
 from mergekit_ram.plan.uses import Uses
@@ -33,7 +33,7 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> Checked:
         InputError: a missing tensor, another shape, or a dtype that cannot be merged.
     """
     uses = Uses()
-    size = 0
+    sizes: dict[str, TensorSize] = {}
     dtypes: set[torch.dtype] = set()
     planned: PlannedLoads = {}
     rounding = Rounding()
@@ -50,10 +50,13 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> Checked:
         if present:
             header = present.get(_base(merge), next(iter(present.values())))
             dtype = _output_dtype(merge, loads, present)
-            size += torch.Size(header.shape).numel() * dtype.itemsize
+            sizes[merge.output_weight.name] = TensorSize(
+                read=sum(header.nbytes for header in present.values()),
+                written=header.numel * dtype.itemsize,
+            )
             dtypes.add(dtype)
     names = sorted(str(dtype).split(".")[-1] for dtype in dtypes)
-    output = PlannedOutput(size, tuple(names), planned, tuple(rounding.notes()), rows)
+    output = PlannedOutput(sizes, tuple(names), planned, tuple(rounding.notes()), rows)
     return Checked(output, uses)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from mergekit.common import ImmutableMap, ModelReference
@@ -102,6 +102,11 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         task._known = known  # type: ignore[misc]
         return task
 
+    @property
+    def known(self) -> OverlapStatistics | None:
+        """Counts that need not be taken."""
+        return self._known
+
     def arguments(self) -> dict[str, Task[Any]]:
         return {"anchor": ComputeDevice()}
 
@@ -130,12 +135,25 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         return self._ledger.complete(counted)
 
 
+class CountTaker(Protocol):
+    """Who takes the counts of tensors as they are merged; a ledger does."""
+
+    def add(self, name: str, counts: TensorOverlap | None) -> None:
+        """Take one tensor's counts; None where it was copied."""
+
+
 class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[misc]
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None
-    _ledger: Ledger | None = PrivateAttr(default=None)
+    _ledger: CountTaker | None = PrivateAttr(default=None)
     _layout: Layout | None = PrivateAttr(default=None)
+
+    def counted_by(self, taker: CountTaker) -> RamMergeTask:
+        """The same merge, whose counts go elsewhere where it takes some."""
+        task = self.model_copy()
+        task._ledger = taker if self._ledger is not None else None
+        return task
 
     def arguments(self) -> dict[str, Task[Any]]:
         arguments = super().arguments()

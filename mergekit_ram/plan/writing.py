@@ -41,7 +41,7 @@ class MergedTensorWriter(TensorWriterTask):  # type: ignore[misc]  # frozen, as 
             # A file that was replaced while it was counted costs nobody the earlier model.
             self._recorder.inputs.check_unchanged()
         _show_bus_errors()
-        with _writing_to(self.out_path):
+        with writing_to(self.out_path):
             remove_earlier_model(Path(self.out_path))
             return super().execute()
 
@@ -52,7 +52,7 @@ class SaveMergedTensor(SaveTensor):  # type: ignore[misc]  # frozen, as its base
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, tensor: torch.Tensor | None
     ) -> None:
-        with _writing_to(self.writer_task.out_path):
+        with writing_to(self.writer_task.out_path):
             super().execute(writer=writer, tensor=tensor)
 
 
@@ -63,12 +63,18 @@ class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as it
     _lock: FolderLock | None = PrivateAttr(default=None)
     _writes_all: bool = PrivateAttr(default=False)
 
+    @property
+    def recorder(self) -> MergeRecorder:
+        """Of the plan that this task ends."""
+        assert self._recorder is not None, "set when the plan's writing is guarded"
+        return self._recorder
+
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, **arguments: Any
     ) -> None:
         if self._recorder is not None:
             self._recorder.inputs.check_unchanged()
-        with _writing_to(self.writer_task.out_path):
+        with writing_to(self.writer_task.out_path):
             super().execute(writer=writer, **arguments)
             if self._recorder is not None:
                 self._recorder.write(self.writer_task.out_path)
@@ -79,7 +85,7 @@ class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as it
 def guard_writing(
     tasks: Sequence[Task[Any]],
     recorder: MergeRecorder,
-    lock: FolderLock,
+    lock: FolderLock | None,
     *,
     writes_all: bool = False,
 ) -> list[Task[Any]]:
@@ -88,7 +94,7 @@ def guard_writing(
     Args:
         tasks: of a plan; those that do not write stay.
         recorder: of the plan; its record is written by the last one.
-        lock: on the folder, kept as long as the tasks are.
+        lock: on the folder, kept as long as the tasks are; none where others look after it.
         writes_all: nothing is written when the last task is done, so that it releases the lock.
     """
     guard = _Guard(recorder, lock, writes_all)
@@ -107,7 +113,7 @@ def guard_writing(
 @dataclass(frozen=True)
 class _Guard:
     recorder: MergeRecorder
-    lock: FolderLock
+    lock: FolderLock | None
     writes_all: bool
     _writers: dict[TensorWriterTask, MergedTensorWriter] = field(default_factory=dict)
 
@@ -138,7 +144,8 @@ def _show_bus_errors() -> None:
 
 
 @contextmanager
-def _writing_to(folder: str) -> Iterator[None]:
+def writing_to(folder: str) -> Iterator[None]:
+    """Say in one line what goes wrong with the disk."""
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:

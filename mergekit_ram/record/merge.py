@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit_ram.merges.ledger import Ledger
-from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput
+from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize
 from mergekit_ram.merges.notes import Note
 from mergekit_ram.record.build import (
     agent_places,
@@ -40,6 +41,7 @@ class MergeRecorder:
         loads: what the plan reads.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
+        sizes: of the merged weights, by name.
         notes: what the plan had to say about the models.
     """
 
@@ -49,6 +51,7 @@ class MergeRecorder:
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
+    sizes: Mapping[str, TensorSize]
     notes: tuple[Note, ...] = ()
 
     @classmethod
@@ -60,7 +63,16 @@ class MergeRecorder:
         """
         inputs = InputFiles.of(output.loads)
         models = model_records(output.loads)
-        return cls(method, ledger, output.dtypes, output.loads, models, inputs, output.notes)
+        return cls(
+            method,
+            ledger,
+            output.dtypes,
+            output.loads,
+            models,
+            inputs,
+            output.sizes,
+            output.notes,
+        )
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:

@@ -1,0 +1,114 @@
+"""The command ``mergekit-ram merge``; it has all options of ``mergekit-yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from mergekit.options import MergeOptions, PrettyPrintHelp, add_merge_options
+
+from mergekit_ram.units.driver import How
+from mergekit_ram.units.engines import Engine
+from mergekit_ram.units.merge import estimated, merge, read_merge
+from mergekit_ram.units.progress import progress_text
+
+add_options: Callable[[Callable[..., None]], Callable[..., None]] = add_merge_options
+
+
+EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
+    """``FIRST:END``, the end left out, as Python writes a slice."""
+
+    name = "FIRST:END"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, range):
+            return value
+        first, _, end = str(value).partition(":")
+        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+            self.fail(f"{value!r} is no range of units; write 0:16 for the units 0 to 15")
+        return range(int(first), int(end))
+
+
+@click.command("merge", cls=PrettyPrintHelp)
+@click.argument(
+    "config_file",
+    metavar="CONFIG.yml",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+@click.argument("out_path", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Processes that work on units beside each other.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice([engine.value for engine in Engine]),
+    default=Engine.LOCAL.value,
+    show_default=True,
+    help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
+)
+@click.option(
+    "--estimate",
+    "only_estimate",
+    is_flag=True,
+    help="Say what will be read, written, held and how long it takes; merge nothing.",
+)
+@click.option(
+    "--units",
+    "only",
+    type=UnitRange(),
+    help="Do these units alone, others are done elsewhere; whoever does the last one finishes.",
+)
+@click.option(
+    "--finalise", is_flag=True, help="Do no unit; finish a merge whose units are all done."
+)
+@click.option(
+    "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
+)
+@add_options
+def command(
+    config_file: Path,
+    out_path: Path,
+    workers: int,
+    engine: str,
+    only_estimate: bool,
+    only: range | None,
+    finalise: bool,
+    restart: bool,
+    merge_options: MergeOptions,
+) -> None:
+    """Merge by units of work: a merge that goes on where a crash has stopped it.
+
+    CONFIG.yml and FOLDER are those of mergekit-yaml, and so are the weights, the configuration,
+    the tokenizer and the model card that are written. A unit is one shard of the output, or a
+    group of tensors to count. The same command again goes on where an earlier try stopped.
+
+    \b
+    On this machine:
+      mergekit-ram merge merge.yml ./merged
+    In eight processes of it:
+      mergekit-ram merge merge.yml ./merged --workers 8
+    On a Ray cluster with a shared folder:
+      mergekit-ram merge merge.yml ./merged --engine ray --workers 32
+    What will it take?
+      mergekit-ram merge merge.yml ./merged --estimate
+    How far is it?
+      mergekit-ram status ./merged
+    """
+    merge_options.apply_global_options()  # type: ignore[no-untyped-call]
+    if finalise:
+        only = range(0)
+    how = How(workers=workers, engine=Engine(engine), only=only, restart=restart)
+    request = read_merge(config_file, out_path, merge_options)
+    if only_estimate:
+        click.echo(estimated(request).text(), nl=False)
+    elif not merge(request, how):
+        click.echo(progress_text(out_path), nl=False, err=True)

@@ -1,0 +1,117 @@
+"""What a merge by units survives: each fault, then the same command again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from unit_merges import OPTIONS, assert_finished, merge
+
+from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.units.manifest import WORK_FOLDER
+
+COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
+
+
+def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, str(recipe), str(out), *OPTIONS, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Processes of joblib that do units."""
+    try:
+        children = psutil.Process(process.pid).children(recursive=True)
+        return [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    process = start(undisturbed.recipe, out, "--workers", "2")
+    while process.poll() is None and not workers_of(process):
+        time.sleep(0.01)
+    for worker in workers_of(process)[:1]:
+        worker.send_signal(signal.SIGKILL)
+    output = process.communicate(timeout=300)[0]
+    assert process.returncode == 1, output
+    assert "was killed, perhaps for want of memory" in output
+    assert "Traceback" not in output
+    assert not (out / "config.json").exists()
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from unit_merges import merge
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (7000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+result = merge(Path(sys.argv[1]), Path(sys.argv[2]))
+print(result.output)
+sys.exit(result.exit_code)
+"""
+
+
+def test_a_full_disk_is_one_line_and_with_room_the_next_run_finishes(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(undisturbed.recipe), str(out)],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "writing failed" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not (out / "config.json").exists()
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+def test_a_second_driver_is_refused(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    lock = lock_folder(str(out))
+    try:
+        process = start(undisturbed.recipe, out)
+        output = process.communicate(timeout=300)[0]
+    finally:
+        lock.release()
+    assert process.returncode == 1
+    assert f"output folder {out}: another merge is writing to it" in output
+
+
+def test_a_damaged_manifest_is_named(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    (out / WORK_FOLDER).mkdir(parents=True)
+    (out / WORK_FOLDER / "merge.json").write_text("{")
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 1
+    assert "merge.json is damaged" in result.output
+    assert "--restart" in result.output
+    result = merge(undisturbed.recipe, out, "--restart")
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+@pytest.mark.parametrize("name", ["unit-00000.json", "statistics.json"])
+def test_damaged_receipts_and_counts_are_made_anew(undisturbed, tmp_path, name):
+    out = tmp_path / "out"
+    assert merge(undisturbed.recipe, out, "--units", "0:3").exit_code == 0
+    (out / WORK_FOLDER / name).write_text("")
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)

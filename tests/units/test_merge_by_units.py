@@ -1,0 +1,168 @@
+"""A merge by units writes what mergekit-yaml writes, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from models import read_weights
+from unit_merges import assert_finished, killed_at_random, merge
+
+from mergekit_ram.record.schema import read_record
+from mergekit_ram.units.manifest import WORK_FOLDER
+from mergekit_ram.units.progress import progress_text
+
+
+def test_the_folder_is_that_of_mergekit_yaml(undisturbed, tmp_path):
+    result = merge(undisturbed.recipe, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert_finished(tmp_path / "out", undisturbed.weights)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    expected = {path.name for path in undisturbed.folder.iterdir()}
+    shards = {name for name in expected if name.startswith("model")}
+    assert names - {n for n in names if n.startswith("model")} == expected - shards
+    assert (tmp_path / "out" / "config.json").read_bytes() == (
+        undisturbed.folder / "config.json"
+    ).read_bytes()
+    recorded, plain = (
+        read_record(folder / "ram_overlap.json").statistics()
+        for folder in (tmp_path / "out", undisturbed.folder)
+    )
+    assert recorded == plain
+
+
+def test_two_workers_write_the_same(undisturbed, tmp_path):
+    result = merge(undisturbed.recipe, tmp_path / "out", "--workers", "2")
+    assert result.exit_code == 0, result.output
+    assert_finished(tmp_path / "out", undisturbed.weights)
+
+
+def test_tries_that_are_killed_at_random_moments_end_in_the_same_bytes(undisturbed, tmp_path):
+    last = killed_at_random(undisturbed.recipe, tmp_path / "out", tries=10, seed=1)
+    assert int(last.removeprefix("killed ")) > 0
+    assert_finished(tmp_path / "out", undisturbed.weights)
+
+
+def begun(undisturbed, out: Path, first: int = 0, end: int = 3) -> None:
+    """A merge of which some units are done."""
+    result = merge(undisturbed.recipe, out, "--units", f"{first}:{end}")
+    assert result.exit_code == 0, result.output
+    assert not (out / "config.json").exists()
+
+
+def test_a_damaged_finished_shard_is_made_anew(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    begun(undisturbed, out)
+    shard = next((out / WORK_FOLDER).glob("unit-*.safetensors"))
+    damaged = bytearray(shard.read_bytes())
+    damaged[-1] ^= 1
+    shard.write_bytes(damaged)
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+def test_an_input_that_changed_between_two_tries_is_refused_by_name(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    begun(undisturbed, out)
+    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+    before = agent.read_bytes()
+    changed = bytearray(before)
+    changed[-2] ^= 1
+    agent.write_bytes(changed)
+    try:
+        result = merge(undisturbed.recipe, out)
+    finally:
+        agent.write_bytes(before)
+    assert result.exit_code == 1
+    line = result.output.strip().splitlines()[-1]
+    assert f"model {agent.parent}, whose files have changed" in line
+    assert "--restart" in line
+
+
+def test_another_plan_is_refused_and_restart_begins_anew(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    begun(undisturbed, out)
+    result = merge(undisturbed.recipe, out, "--out-shard-size", "30K")
+    assert result.exit_code == 1
+    assert "an unfinished merge lies in it, of --out-shard-size" in result.output
+    result = merge(undisturbed.recipe, out, "--out-shard-size", "30K", "--restart")
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+def test_units_that_other_machines_do_make_one_model(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    units = len(json.loads(manifest_of(undisturbed, tmp_path / "probe"))["units"])
+    for first in range(0, units, 2):
+        result = merge(undisturbed.recipe, out, "--units", f"{first}:{min(units, first + 2)}")
+        assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+def manifest_of(undisturbed, out: Path) -> str:
+    begun(undisturbed, out, 0, 1)
+    return (out / WORK_FOLDER / "merge.json").read_text()
+
+
+def test_the_progress_of_an_unfinished_merge_is_told(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    assert "no unfinished merge" in progress_text(out)
+    begun(undisturbed, out)
+    text = progress_text(out)
+    assert "an unfinished merge of 4 models" in text
+    assert "merging" in text
+    assert "The same command again goes on from here" in text
+
+
+def test_shards_before_counts_are_refused(undisturbed, tmp_path):
+    recipe = tmp_path / "recipe.yml"
+    recipe.write_text(undisturbed.recipe.read_text().replace(": ram\n", ": ram_plus\n"))
+    result = merge(recipe, tmp_path / "out", "--units", "3:4")
+    assert result.exit_code == 1
+    assert "which count, are not done; no shard can be written before" in result.output
+
+
+def test_recorded_counts_are_used_and_nothing_is_counted(undisturbed, tmp_path):
+    recipe = tmp_path / "recipe.yml"
+    text = undisturbed.recipe.read_text().replace(": ram\n", ": ram_plus\n")
+    counts = undisturbed.folder / "ram_overlap.json"
+    recipe.write_text(f"{text}parameters:\n  statistics: {counts}\n")
+    result = merge(recipe, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    plain = recipe.with_name("plain.yml")
+    plain.write_text(text)
+    assert merge(plain, tmp_path / "plain").exit_code == 0
+    assert_finished(tmp_path / "out", read_weights(tmp_path / "plain"))
+    recorded = read_record(tmp_path / "out" / "ram_overlap.json")
+    assert recorded.statistics() == read_record(counts).statistics()
+
+
+@pytest.mark.parametrize("method", ["linear", "ties"])
+def test_other_methods_are_left_to_mergekit(undisturbed, tmp_path, method):
+    recipe = tmp_path / "other.yml"
+    recipe.write_text(
+        undisturbed.recipe.read_text()
+        .replace("merge_method: ram_plus", f"merge_method: {method}")
+        .replace("merge_method: ram", f"merge_method: {method}")
+    )
+    result = merge(recipe, tmp_path / "out")
+    assert result.exit_code == 1
+    assert f"merge_method {method} is none of ram" in result.output
+    assert "use mergekit-yaml" in result.output
+
+
+def test_what_a_merge_takes_is_estimated_without_a_trace(undisturbed, tmp_path):
+    result = merge(undisturbed.recipe, tmp_path / "out", "--estimate")
+    assert result.exit_code == 0, result.output
+    written = sum(t.nbytes for t in undisturbed.weights.values())
+    assert f"written   {written / 1e6:,.2f} MB" in result.output
+    assert "per worker at most" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_range_of_units_says_how_it_is_written(undisturbed, tmp_path):
+    result = merge(undisturbed.recipe, tmp_path / "out", "--units", "5")
+    assert result.exit_code == 2
+    assert "write 0:16 for the units 0 to 15" in result.output
