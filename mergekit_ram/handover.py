@@ -71,8 +71,8 @@ def executed_by(run: Run) -> Iterator[None]:
             setattr(module, name, executor)
 
 
-class _PlanTaken(Exception):
-    """Leaves ``run_merge`` with its plan."""
+class _PlanTaken(BaseException):
+    """Leaves ``run_merge`` with its plan; no failure, which whoever stands between would report."""
 
 
 def planned_to_disk(

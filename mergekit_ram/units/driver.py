@@ -66,8 +66,11 @@ class How:
     restart: bool = False
 
 
-class Unfinished(Exception):
-    """Leaves ``run_merge`` before it makes a model of a folder that lacks units."""
+class Unfinished(BaseException):
+    """Leaves ``run_merge`` before it makes a model of a folder that lacks units.
+
+    No ``Exception``, since it is no failure and nobody on its way shall say that it is one.
+    """
 
 
 class Driver:
