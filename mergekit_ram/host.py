@@ -140,7 +140,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         merges,
         output.loads,
         quiet=planner.options.quiet,
-        device=_counting_device(planner.options),
+        device=checks.counting_device(planner.options),
         ties_embeddings=head.ties(out_config),
         layouts=layouts.layouts_of(out_config)
         if isinstance(planner._method, RamDirectionsMerge)
@@ -223,15 +223,6 @@ def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:
     return planner
 
 
-def _counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    if not options.multi_gpu:
-        return None
-    from mergekit.common import get_torch_accelerator_type
-
-    return str(get_torch_accelerator_type())
-
-
 def _patch_card() -> None:
     """``run_merge`` writes the card after everything else, and may be running already."""
     module = sys.modules.get(MERGE_MODULE)
@@ -271,14 +262,14 @@ def _patch_raw_planner() -> None:
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
-    saves = kwargs.get("tensor_save_tasks", ())
+    from mergekit_ram.plan import checks, folder, idle, lock, ownership, tasks, writing
+
+    saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
     if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
-
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
-    output = preflight.check_merges(merges).output
+    output = checks.check_raw_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))
