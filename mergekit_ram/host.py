@@ -128,25 +128,23 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
-    weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    trust = planner.options.trust_remote_code
-    output = checks.check_plan(merges, prepared, out_config, trust_remote_code=trust)
+    output = checks.check_plan(merges, prepared, out_config, planner.options)
     idle.warn_about_idle_merges(merges)
+    has_sides = isinstance(planner._method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
         device=checks.counting_device(planner.options),
         ties_embeddings=head.ties(out_config),
-        layouts=layouts.layouts_of(out_config)
-        if isinstance(planner._method, RamDirectionsMerge)
-        else None,
+        layouts=layouts.layouts_of(out_config) if has_sides else None,
     )
-    planner._tensors = list(zip(weights, planned.tasks, strict=True))
+    pairs = zip(planner._tensors, planned.tasks, strict=True)
+    planner._tensors = [(weight, task) for (weight, _), task in pairs]
     _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)
 
 

@@ -21,8 +21,7 @@ def check_plan(
     merges: Sequence[ExecuteMergeMethodTask],
     prepared: Prepared,
     out_config: Any,
-    *,
-    trust_remote_code: bool,
+    options: Any,
 ) -> PlannedOutput:
     """What a plan will read and write, with everything that there is to say about its models.
 
@@ -30,13 +29,13 @@ def check_plan(
         merges: of the plan.
         prepared: its models.
         out_config: the output's configuration, which is made to fit the weights.
-        trust_remote_code: mergekit's option.
+        options: of mergekit's commands.
 
     Raises:
         InputError: the models do not fit together, or the output would not be the whole base.
     """
     checked = check_merges(merges)
-    known = spoken_for(prepared.config, prepared.architecture, trust_remote_code)
+    known = spoken_for(prepared.config, prepared.architecture, options.trust_remote_code)
     notes = [*checked.output.notes, *check_coverage(merges, checked.uses, known)]
     tell(notes)
     if checked.output.rows is not None:
