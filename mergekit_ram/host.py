@@ -128,25 +128,23 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
     misspelt.warn_about_parameters(planner.config, planner._method.spec)
-    weights = [weight for weight, _ in planner._tensors]
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    trust = planner.options.trust_remote_code
-    output = checks.check_plan(merges, prepared, out_config, trust_remote_code=trust)
+    output = checks.check_plan(merges, prepared, out_config, planner.options)
     idle.warn_about_idle_merges(merges)
+    has_sides = isinstance(planner._method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
-        device=_counting_device(planner.options),
+        device=checks.counting_device(planner.options),
         ties_embeddings=head.ties(out_config),
-        layouts=layouts.layouts_of(out_config)
-        if isinstance(planner._method, RamDirectionsMerge)
-        else None,
+        layouts=layouts.layouts_of(out_config) if has_sides else None,
     )
-    planner._tensors = list(zip(weights, planned.tasks, strict=True))
+    pairs = zip(planner._tensors, planned.tasks, strict=True)
+    planner._tensors = [(weight, task) for (weight, _), task in pairs]
     _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)
 
 
@@ -223,15 +221,6 @@ def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:
     return planner
 
 
-def _counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    if not options.multi_gpu:
-        return None
-    from mergekit.common import get_torch_accelerator_type
-
-    return str(get_torch_accelerator_type())
-
-
 def _patch_card() -> None:
     """``run_merge`` writes the card after everything else, and may be running already."""
     module = sys.modules.get(MERGE_MODULE)
@@ -271,14 +260,14 @@ def _patch_raw_planner() -> None:
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
-    saves = kwargs.get("tensor_save_tasks", ())
+    from mergekit_ram.plan import checks, folder, idle, lock, ownership, tasks, writing
+
+    saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
     if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
-
     merges = [_may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
-    output = preflight.check_merges(merges).output
+    output = checks.check_raw_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))

@@ -8,10 +8,11 @@ from typing import Any
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
+from mergekit_ram.errors import InputError
 from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.merges.notes import tell
 from mergekit_ram.plan import architecture
-from mergekit_ram.plan.coverage import check_coverage
+from mergekit_ram.plan.coverage import check_coverage, on_raw_tensors
 from mergekit_ram.plan.models import Prepared, spoken_for
 from mergekit_ram.plan.preflight import check_merges
 
@@ -20,8 +21,7 @@ def check_plan(
     merges: Sequence[ExecuteMergeMethodTask],
     prepared: Prepared,
     out_config: Any,
-    *,
-    trust_remote_code: bool,
+    options: Any,
 ) -> PlannedOutput:
     """What a plan will read and write, with everything that there is to say about its models.
 
@@ -29,15 +29,50 @@ def check_plan(
         merges: of the plan.
         prepared: its models.
         out_config: the output's configuration, which is made to fit the weights.
-        trust_remote_code: mergekit's option.
+        options: of mergekit's commands.
 
     Raises:
         InputError: the models do not fit together, or the output would not be the whole base.
     """
     checked = check_merges(merges)
-    known = spoken_for(prepared.config, prepared.architecture, trust_remote_code)
+    known = spoken_for(prepared.config, prepared.architecture, options.trust_remote_code)
     notes = [*checked.output.notes, *check_coverage(merges, checked.uses, known)]
     tell(notes)
     if checked.output.rows is not None:
         architecture.set_vocabulary(out_config, prepared.architecture, checked.output.rows)
     return replace(checked.output, notes=(*prepared.notes, *notes))
+
+
+def check_raw_plan(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
+    """The same of raw checkpoints, which have no configuration.
+
+    Raises:
+        InputError: the checkpoints do not fit together.
+    """
+    checked = check_merges(merges)
+    notes = [*checked.output.notes, *on_raw_tensors(merges, checked.uses)]
+    tell(notes)
+    return replace(checked.output, notes=tuple(notes))
+
+
+def counting_device(options: Any) -> str | None:
+    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
+    if not options.multi_gpu:
+        return None
+    from mergekit.common import get_torch_accelerator_type
+
+    return str(get_torch_accelerator_type())
+
+
+def listed(saves: Any) -> Any:
+    """The tasks that save a raw merge's weights.
+
+    Raises:
+        InputError: mergekit lists none, and would write an output without weights.
+    """
+    if isinstance(saves, list) and not saves:
+        raise InputError(
+            "the models have no tensor in common, so that the output would be empty. Give files "
+            "of one model's agents, with the same names of tensors."
+        )
+    return saves

@@ -52,6 +52,31 @@ def check_coverage(
     return [*_on_extra_tensors(only_agents, known), *_on_lacking_tensors(only_agents)]
 
 
+def on_raw_tensors(merges: Sequence[ExecuteMergeMethodTask], uses: Uses) -> list[Note]:
+    """The same of raw checkpoints, of which mergekit merges what it was told to.
+
+    It lists the agents' tensors, so that those of the base alone are never among them.
+
+    Raises:
+        InputError: an agent that takes part in no weight.
+    """
+    notes, left_out = [], set()
+    for base in dict.fromkeys(str(merge.base_model) for merge in merges):
+        use = uses.by_model.get(base)
+        lost = use.unused() if use is not None else []
+        if use is not None and lost:
+            left_out |= set(lost)
+            notes.append(
+                Note(
+                    "base-only",
+                    f"model {base}: {len(lost)} tensors ({use.numel(lost):,} parameters) are not "
+                    f"in the output, since mergekit does not list them for this merge: "
+                    f"{some(lost)}",
+                )
+            )
+    return [*notes, *check_coverage(merges, uses, left_out)]
+
+
 def _check_base(base: str, use: Use, known: set[str]) -> None:
     lost = [name for name in use.unused() if name not in known]
     if lost:

@@ -88,7 +88,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Pr
         InputError: models that cannot be read, are given twice, or do not fit together.
     """
     models = sorted(config.referenced_models(), key=str)
-    references.check_names(models)
+    references.check_names(models, options.transformers_cache)
     cache = LoaderCache()
     cache.setup(options=options)
     checkpoints, configs = open_all(models, options)

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from mergekit.common import ModelReference
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.headers import shard_path
 
+MAIN = "main"
+"""The revision of the hub that a name without one means."""
+
 Identity = tuple[object, ...]
 
 
-def check_names(models: Iterable[ModelReference]) -> None:
-    """Check what can be known from the names alone.
+def check_names(models: Iterable[ModelReference], cache: str | None) -> None:
+    """Check what can be known from the names alone, and from the hub's cache.
+
+    Args:
+        models: of a configuration.
+        cache: of the hub; its usual place by default.
 
     Raises:
-        InputError: a folder that does not exist, or two models of one name.
+        InputError: a folder that does not exist, two models of one name, or one under two.
     """
     by_name: dict[str, ModelReference] = {}
-    folders: dict[tuple[Path, object], ModelReference] = {}
+    places: dict[tuple[object, object], ModelReference] = {}
     for model in models:
         if by_name.setdefault(str(model), model) != model:
             raise InputError(
@@ -29,12 +38,13 @@ def check_names(models: Iterable[ModelReference]) -> None:
                 "a base and an adapter. Rename the folder."
             )
         path = model.model.path
-        if Path(path).is_dir():
-            twin = folders.setdefault((Path(path).resolve(), _adapter(model)), model)
-            if twin is not model:
-                raise same_model(twin, model, "are the same folder")
-        elif looks_local(path):
+        if not Path(path).is_dir() and looks_local(path):
             raise InputError(_no_folder(model))
+        twin = places.setdefault((_place(model, cache), _adapter(model)), model)
+        if twin is not model:
+            are_folders = Path(path).is_dir() and Path(twin.model.path).is_dir()
+            how = "are the same folder" if are_folders else "are one model of the hub"
+            raise same_model(twin, model, how)
         if model.lora is None or Path(model.lora.path).is_dir():
             continue
         if looks_local(model.lora.path) or _plus(model):
@@ -67,6 +77,21 @@ def same_model(first: ModelReference, second: ModelReference, how: str) -> Input
 def looks_local(path: str) -> bool:
     """Whether a model's name can only be meant as a folder."""
     return path.startswith((".", "/", "~")) or path.count("/") > 1
+
+
+def _place(model: ModelReference, cache: str | None) -> object:
+    """Where a model lies, or would lie after a download."""
+    path, revision = model.model.path, model.model.revision
+    if Path(path).is_dir():
+        return Path(path).resolve()
+    try:
+        found = try_to_load_from_cache(path, "config.json", cache_dir=cache, revision=revision)
+    except HFValidationError:  # it is no name of the hub, which is said where it is opened
+        found = None
+    if isinstance(found, str):
+        # The file may be a link out of its folder.
+        return Path(found).parent.resolve()
+    return path, revision or MAIN
 
 
 def _adapter(model: ModelReference) -> object:

@@ -118,6 +118,27 @@ def test_two_places_in_the_cache_are_the_same_model(tmp_path):
     assert "are read from the same files" in line
 
 
+@pytest.mark.parametrize("in_cache", [True, False])
+@pytest.mark.parametrize("second", ["someone/tool@main", "someone/tool@commit", "folder"])
+def test_a_name_of_the_hub_and_another_one_for_it(tmp_path, monkeypatch, second, in_cache):
+    family = Family(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = cached(family, "tool", "someone/tool" if in_cache else "nobody/tool")
+    if not in_cache and second != "someone/tool@main":
+        snapshot = cached(family, "tool", "someone/tool")
+    other = second.replace("commit", snapshot.name).replace("folder", str(snapshot))
+    line = family.refusal(
+        "--transformers-cache",
+        str(tmp_path / "hub"),
+        models=[{"model": "someone/tool"}, {"model": other}],
+    )
+    first, last = sorted(["someone/tool", other])
+    assert line == (
+        f"Error: the models {first} and {last} are one model of the hub; a merge would count its "
+        "updates twice. Name every model once, and in one way."
+    )
+
+
 # Adapters
 
 
