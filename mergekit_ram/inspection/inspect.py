@@ -70,6 +70,17 @@ def inspect(
         )
     if not isinstance(config, MergeConfiguration):
         config = read_config(config)
+    return _looked_at(config, options, thresholds, sample, realised, started)
+
+
+def _looked_at(
+    config: MergeConfiguration,
+    options: MergeOptions,
+    thresholds: tuple[float, ...],
+    sample: Sample | None,
+    realised: bool,
+    started: float,
+) -> OverlapRecord:
     plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
     settings = settings_record(merges)

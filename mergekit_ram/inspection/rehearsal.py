@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mergekit.config import MergeConfiguration
@@ -14,6 +14,7 @@ from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.inspection.configuration import as_ram_plus
+from mergekit_ram.plan import idle
 from mergekit_ram.plan.misspelt import warn_about_parameters
 from mergekit_ram.record.merge import MergeRecorder
 
@@ -33,7 +34,7 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
     if config.merge_method in METHOD_NAMES:
         host.rehearse(config, options)
         # Nobody needs to hear everything twice.
-        with _silence():
+        with _silence(lambda _: False):
             return host.plan_weights(inspected, options)
     warn_about_parameters(config, method.spec)
     try:
@@ -43,16 +44,15 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
     except Exception as error:  # methods of others refuse in many ways
         reason = " ".join(str(error).split())
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
-    return host.plan_weights(inspected, options)
+    # What ram_plus would leave undone, another method may do.
+    with _silence(lambda record: record.module != idle.__name__.rpartition(".")[2]):
+        return host.plan_weights(inspected, options)
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    def refuse(_: logging.LogRecord) -> bool:
-        return False
-
-    LOG.addFilter(refuse)
+def _silence(is_said: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    LOG.addFilter(is_said)
     try:
         yield
     finally:
-        LOG.removeFilter(refuse)
+        LOG.removeFilter(is_said)

@@ -108,6 +108,8 @@ class Walk:
             size += tensor.nbytes
             if self._sample is not None and size <= KEPT_BYTES:
                 self._kept.append(tensor)
+            else:
+                self._kept.clear()
 
     def realise(self, strata: Sequence[Stratum], statistics: OverlapStatistics) -> None:
         """Add to every stratum what rounding leaves of λ_t."""

@@ -88,6 +88,16 @@ def test_unknown_parameters_of_other_methods_are_told_too(trio: Trio, caplog):
     ]
 
 
+def test_what_ram_plus_would_leave_undone_is_not_said_of_another_method(trio: Trio, caplog):
+    config = trio.config("slerp", parameters={"t": 0.5})
+    config["models"] = [{"model": next(iter(trio.agents))}, {"model": trio.base_path}]
+    assert run_inspect(config, trio.folder, "--quiet").exit_code == 0
+    assert said(caplog) == []
+    config = trio.config("ram", models=config["models"][:1])
+    assert run_inspect(config, trio.folder, "--quiet").exit_code == 0
+    assert len([text for text in said(caplog) if "is merged alone" in text]) == 1
+
+
 def test_what_mergekit_refuses_of_another_method_is_refused_in_one_line(trio: Trio):
     config = trio.config("linear")  # every model needs a weight
     result = run_inspect(config, trio.folder, "--quiet")
