@@ -37,10 +37,12 @@ class Method:
         return recipe | ({"base_model": str(models / "base")} if self.needs_base else {})
 
 
+RAM_PLUS = Method("ram_plus", "ram_plus", passes=2)
+
 METHODS = (
     Method("linear", "linear", needs_base=False, model_parameters={"weight": 1.0}),
     Method("ram", "ram"),
-    Method("ram_plus", "ram_plus", passes=2),
+    RAM_PLUS,
     Method("ram_directions", "ram_directions"),
     Method("mergekit ram", "ram", plugin=False),
     Method("mergekit ramplus_tl", "ramplus_tl", plugin=False),
@@ -75,6 +77,40 @@ def seconds(
         return time.perf_counter() - start
     finally:
         mergekit_ram.install()
+
+
+@dataclass(frozen=True)
+class Look:
+    """A row of the table that inspects the merge by ``ram_plus`` in place of doing it."""
+
+    label: str
+    epsilons: tuple[float, ...] = ()
+    sample: float | None = None
+
+    def seconds(self, models: Path, agents: int, *, cuda: bool = False) -> float:
+        """Seconds of one ``inspect``; imports are not in it."""
+        from mergekit.config import MergeConfiguration
+        from mergekit.io.tasks import LoaderCache
+        from mergekit.options import MergeOptions
+
+        import mergekit_ram
+        from mergekit_ram.inspection.sampling import Sample
+
+        logging.disable(logging.INFO)
+        LoaderCache.loaders.clear()
+        config = MergeConfiguration.model_validate(RAM_PLUS.recipe(models, agents))
+        options = MergeOptions(quiet=True, cuda=cuda)
+        sample = None if self.sample is None else Sample(self.sample)
+        start = time.perf_counter()
+        mergekit_ram.inspect(config, options, epsilons=self.epsilons, sample=sample)
+        return time.perf_counter() - start
+
+
+LOOKS = (
+    Look("inspect"),
+    Look("inspect, four epsilons", epsilons=(1e-6, 1e-5, 1e-4, 1e-3)),
+    Look("inspect, sample 0.01", sample=0.01),
+)
 
 
 @dataclass(frozen=True)

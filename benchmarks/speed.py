@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 from checkpoints import SHAPES, Checkpoints, Shape
-from merging import METHODS, Bus, Memory, Method, memory, seconds
+from merging import LOOKS, METHODS, Bus, Memory, Method, memory, seconds
+from reach import reach
 
 DENSITIES = (0.032, 0.462, 0.543)
 """Shares of parameters that the paper's three agents changed; further agents repeat them."""
@@ -50,6 +51,11 @@ COLUMNS = "{:<20} {:>9} {:>9} {:>9} {:>10} {:>10}"
 @click.option("--cold", is_flag=True, help="Drop the inputs from the page cache before each run.")
 @click.option("--with-memory/--no-memory", default=True, help="Measure memory too.")
 @click.option(
+    "--with-reach/--no-reach",
+    default=True,
+    help="Inspect too, time `import torch`, and print what is held to be reached.",
+)
+@click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(tempfile.gettempdir()) / "mergekit-ram-benchmark",
@@ -66,6 +72,7 @@ def main(
     cuda: bool,
     cold: bool,
     with_memory: bool,
+    with_reach: bool,
     folder: Path,
 ) -> None:
     """Time merges of a random base and its agents, and print a table.
@@ -89,6 +96,8 @@ def main(
       python benchmarks/speed.py --size 0.05B --dtype float32 --cold
       python benchmarks/speed.py --cuda
 
+    Below it stand the ratios that this package is held to, measured in the same run.
+
     With --cuda it also prints how fast the models' tensors go to the GPU and back, and how long
     that alone takes in a method with as many passes.
     """
@@ -101,11 +110,14 @@ def main(
     parameters = checkpoints.make(models)
     methods = [method for method in METHODS if method.label in {"linear", *labels}]
 
-    times: dict[str, list[float]] = {method.label: [] for method in methods}
+    looks = LOOKS if with_reach else ()
+    times: dict[str, list[float]] = {row.label: [] for row in (*methods, *looks)}
     for number in range(rounds):
         for method in methods:
             taken = seconds(method, models, agents, folder / "out", cold=cold, cuda=cuda)
             times[method.label].append(taken)
+        for look in looks:
+            times[look.label].append(look.seconds(models, agents, cuda=cuda))
         click.echo(f"round {number + 1} of {rounds} done", err=True)
     memories = {}
     if with_memory:
@@ -116,19 +128,22 @@ def main(
         f"{'cold' if cold else 'warm'} page cache, {rounds} rounds\n{_machine()}\n"
     )
     model_bytes = _bytes(models, agents)
-    click.echo(_table(methods, times, memories, model_bytes))
+    medians = {label: statistics.median(runs) for label, runs in times.items()}
+    click.echo(_table(methods, medians, memories, model_bytes))
+    if with_reach:
+        anonymous = {label: used.anonymous for label, used in memories.items()}
+        click.echo(f"\n{reach(dtype, medians, anonymous, with_import=True)}")
     if cuda:
         click.echo(_bus(Bus.measured(models), *model_bytes))
 
 
 def _table(
     methods: list[Method],
-    times: dict[str, list[float]],
+    medians: dict[str, float],
     memories: dict[str, Memory],
     model_bytes: tuple[int, int],
 ) -> str:
     read, written = model_bytes
-    medians = {label: statistics.median(runs) for label, runs in times.items()}
     lines = [COLUMNS.format("method", "seconds", "x linear", "GB/s", "anonymous", "resident")]
     for method in methods:
         median = medians[method.label]

@@ -48,3 +48,9 @@ def test_the_reason_for_being_off_is_shown(variable, value, reason, owner):
     assert row(text, "autoload").startswith(reason)
     assert row(text, "ram").startswith(owner)
     assert f"{variable}" in text
+
+
+def test_why_the_compiled_loops_are_off_is_shown():
+    assert "compiled loops on" in row(status(), "numba")
+    reason = "off: compilation is switched off (NUMBA_DISABLE_JIT)"
+    assert row(status(NUMBA_DISABLE_JIT="1"), "numba").endswith(f"compiled loops {reason}")
