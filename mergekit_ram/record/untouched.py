@@ -14,7 +14,7 @@ from mergekit_ram.record.schema import TensorRecord
 NOTEWORTHY_SHARE = 0.01
 """Of all parameters: a kind of tensors with fewer is too small to be news."""
 
-_EXPERT = re.compile(r"(?P<layer>.*?)\.(?:\w+\.)*?experts\.(?P<number>\d+)\.")
+_EXPERT = re.compile(r"\bexperts\.(\d+)\.")
 
 
 def untouched_parts(tensors: Sequence[TensorRecord]) -> Iterator[str]:
@@ -57,5 +57,5 @@ def _kind(name: str) -> str:
 
 
 def _expert(name: str) -> str | None:
-    found = _EXPERT.match(name)
-    return None if found is None else f"expert {found['number']} of {found['layer']}"
+    found = _EXPERT.search(name)
+    return None if found is None else f"expert {found[1]} of {_layer(name)}"

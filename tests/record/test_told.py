@@ -59,7 +59,5 @@ def test_findings_are_said_and_stand_in_the_card(trio: Trio):
 
 def test_a_log_that_was_asked_for_says_nothing_twice_and_a_quiet_one_nothing(trio: Trio):
     assert len([line for line in said(trio, "-v") if "density" in line]) == 3
-    assert said(trio, "--quiet") == [
-        f"output folder {trio.folder / 'out'}: replacing the model in it (config.json, "
-        "model.safetensors, ram_overlap.json)"
-    ]
+    (line,) = said(trio, "--quiet")
+    assert line.startswith(f"output folder {trio.folder / 'out'}: replacing the model in it (")

@@ -11,11 +11,15 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
 
 INSTALL = (
     "the page's tests need Chromium and its driver; on Debian and Ubuntu: "
     "apt-get install --no-install-recommends chromium chromium-driver"
 )
+PATIENCE = 60
+"""Seconds in which even a busy machine draws a page."""
+
 LOCAL = ("data:", "blob:")
 """Addresses that lead nowhere but into the page itself."""
 
@@ -55,6 +59,13 @@ class Browser:
         self.complaints()
         self.requests()
         self.driver.get(path.as_uri())
+        WebDriverWait(self.driver, PATIENCE).until(
+            lambda _: self.run("return document.documentElement.dataset.drawn === 'all'")
+        )
+        # What is drawn may still be fitted to its place.
+        self.driver.execute_async_script(
+            "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+        )
 
     def drawn(self) -> dict[str, list[int]]:
         """Of each figure's traces in sight, the number of shapes that have a size."""

@@ -56,12 +56,14 @@
     const { plot, selects, description } = figure;
     if (selects.length) choose(figure);
     const { data, layout } = coloured(description);
-    Plotly.react(plot, data, { ...layout, template: template() }, CONFIG);
+    return Plotly.react(plot, data, { ...layout, template: template() }, CONFIG);
   }
 
   for (const figure of figures) {
     for (const select of figure.selects) select.addEventListener("change", () => draw(figure));
   }
   dark.addEventListener("change", () => figures.forEach(draw));
-  figures.forEach(draw);
+  Promise.all(figures.map(draw)).then(() => {
+    document.documentElement.dataset.drawn = "all";
+  });
 })();
