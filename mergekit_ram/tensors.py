@@ -71,7 +71,7 @@ def recipe_of(
         None if rescale is None else rescale.values_for(agents),
         settings["weight"].values_for(agents),
         settings["scale"],
-        settings["overlap_power"],
+        settings.get("overlap_power", 1.0),  # ram_directions has none, and counts by a recipe too
         dtype=dtype,
         out_dtype=out_dtype,
     )
