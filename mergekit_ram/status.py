@@ -89,12 +89,8 @@ def _numba(torch: Package) -> str:
         return version
     from mergekit_ram.kernels import numba_path
 
-    if numba_path.available():
-        return f"{version}, compiled loops on"
-    switch = numba_path.DISABLE_VARIABLE
-    if os.environ.get(switch) == "0":
-        return f"{version}, compiled loops off: {switch}=0 is set"
-    return f"{version}, compiled loops off: numba is not installed, or cannot be imported"
+    problem = numba_path.why_not()
+    return f"{version}, compiled loops {'on' if problem is None else f'off: {problem}'}"
 
 
 def _autoload(torch: Package) -> str:

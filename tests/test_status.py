@@ -48,3 +48,9 @@ def test_the_reason_for_being_off_is_shown(variable, value, reason, owner):
     assert row(text, "autoload").startswith(reason)
     assert row(text, "ram").startswith(owner)
     assert f"{variable}" in text
+
+
+def test_status_says_whether_the_compiled_loops_are_on_and_why_not():
+    assert row(status(), "numba").endswith(", compiled loops on")
+    off = row(status(MERGEKIT_RAM_NATIVE="0"), "numba")
+    assert off.endswith(", compiled loops off: switched off (MERGEKIT_RAM_NATIVE=0)")
