@@ -89,11 +89,8 @@ def _numba(torch: Package) -> str:
         return version
     from mergekit_ram.kernels import numba_path
 
-    switch = numba_path.DISABLE_VARIABLE
-    if os.environ.get(switch) == "0":
-        return f"{version}, compiled loops off: {switch}=0 is set"
-    reason = numba_path.why_not()
-    return f"{version}, compiled loops {'on' if reason is None else f'off: {reason}'}"
+    problem = numba_path.why_not()
+    return f"{version}, compiled loops {'on' if problem is None else f'off: {problem}'}"
 
 
 def _autoload(torch: Package) -> str:

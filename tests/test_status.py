@@ -50,7 +50,9 @@ def test_the_reason_for_being_off_is_shown(variable, value, reason, owner):
     assert f"{variable}" in text
 
 
-def test_why_the_compiled_loops_are_off_is_shown():
-    assert "compiled loops on" in row(status(), "numba")
-    reason = "off: compilation is switched off (NUMBA_DISABLE_JIT)"
-    assert row(status(NUMBA_DISABLE_JIT="1"), "numba").endswith(f"compiled loops {reason}")
+def test_status_says_whether_the_compiled_loops_are_on_and_why_not():
+    assert row(status(), "numba").endswith(", compiled loops on")
+    off = row(status(MERGEKIT_RAM_NATIVE="0"), "numba")
+    assert off.endswith(", compiled loops off: switched off (MERGEKIT_RAM_NATIVE=0)")
+    off = row(status(NUMBA_DISABLE_JIT="1"), "numba")
+    assert off.endswith("off: compilation is switched off (NUMBA_DISABLE_JIT)")

@@ -47,3 +47,9 @@ def test_the_ladder_is_that_of_the_linter():
     shown = re.findall(r"`mergekit_ram/(\w+)(?:\.py|/)`", table)
     layers = document("pyproject.toml").split("\nlayers = [\n")[1].split("\n]\n")[0]
     assert shown == re.findall(r"\w+", layers)
+
+
+def test_files_of_tests_have_names_of_their_own():
+    """Of two that have one name pytest imports but one."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))
