@@ -98,6 +98,12 @@ def _is_number(text: str) -> bool:
     help="Read the models a second time, for what rounding leaves of λ.",
 )
 @click.option(
+    "--directions/--no-directions",
+    default=True,
+    show_default=True,
+    help="Reckon what ram_directions would keep, which takes as long as that merge.",
+)
+@click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
 )
 @with_reading_options
@@ -109,6 +115,7 @@ def inspect(
     fraction: float | None,
     seed: int,
     realised: bool,
+    directions: bool,
     strict: bool,
     chosen: Chosen,
 ) -> None:
@@ -138,7 +145,7 @@ def inspect(
     if is_record(source):
         record = _recorded(source, epsilons, fraction)
     else:
-        record = _inspected(source, epsilons, fraction, seed, realised, chosen)
+        record = _inspected(source, epsilons, fraction, seed, (realised, directions), chosen)
     _give_out(record, json_file, html_file)
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
@@ -177,12 +184,13 @@ def _inspected(
     epsilons: tuple[float, ...],
     fraction: float | None,
     seed: int,
-    realised: bool,
+    wanted: tuple[bool, bool],
     chosen: Chosen,
 ) -> OverlapRecord:
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
     from mergekit_ram.inspection.sampling import Sample
 
+    realised, directions = wanted
     # First, since it sets up the log.
     options = chosen.applied()
     return inspect_merge(
@@ -191,6 +199,7 @@ def _inspected(
         epsilons=tuple(sorted(set(epsilons))),
         sample=None if fraction is None else Sample(fraction, seed),
         realised=realised,
+        directions=directions,
     )
 
 

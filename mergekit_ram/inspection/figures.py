@@ -15,6 +15,9 @@ from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.record.build import AgentPlaces, agent_record
 from mergekit_ram.record.schema import AgentRecord, PairRecord, ThresholdAgent
 
+RETAINED = {"ram": "retained_ram", "ram_directions": "retained_directions"}
+"""Fields of what a method keeps; of all others it is that of ``ram_plus``."""
+
 
 @dataclass(frozen=True)
 class UniqueEnergy:
@@ -52,6 +55,7 @@ def agent_figures(
     places: AgentPlaces,
     kept: tuple[float, float],
     method: str,
+    directions: tuple[float, float, float] | None = None,
 ) -> AgentRecord:
     """What an agent changed, and what the merge keeps of it.
 
@@ -60,16 +64,20 @@ def agent_figures(
         total: its sums by name; those of what was realised may be missing.
         places: the merges that it is part of.
         kept: Σ s w λ τ² over its unique parameters, and the same with λ = 1.
-        method: as configured; ``retained`` is that of ``ram`` or of ``ram_plus``.
+        method: as configured; ``retained`` is that of one of our methods.
+        directions: Σ s X · τ by ``ram_directions``, the sum of effective ranks, and what it is
+            divided by.
     """
+    by_directions, rank, weight = directions or (None, None, 0.0)
     energy, shared = total["energy"], total["shared_energy"]
     scaled, plain = kept
     retained = {
         "retained_ram": _divided(plain + shared, energy),
         "retained_ram_plus": _divided(scaled + shared, energy),
+        "retained_directions": _divided(by_directions, energy),
         "retained_mean": _divided(total["mean_energy"], energy),
     }
-    by_method = "retained_ram" if method == "ram" else "retained_ram_plus"
+    by_method = RETAINED.get(method, "retained_ram_plus")
     return agent_record(
         overlap,
         places,
@@ -78,6 +86,7 @@ def agent_figures(
         shared_energy=shared,
         retained=retained[by_method],
         **retained,
+        effective_rank=_divided(rank, weight),
         whole_rescale=_divided(energy - shared, plain),
         realised_rescale=_divided(total.get("step"), plain),
         rescale_effect=_divided(total.get("changed"), overlap.unique),
@@ -87,6 +96,7 @@ def agent_figures(
 def pair_figures(names: Sequence[str], total: Totals, version: int) -> Iterator[PairRecord]:
     """How the updates of every two agents meet."""
     sums, active = total.pairs(version), total.active(version)
+    directions = total.directions
     for a in range(len(names)):
         for b in range(a + 1, len(names)):
             both = sums["both"][a, b]
@@ -98,6 +108,9 @@ def pair_figures(names: Sequence[str], total: Totals, version: int) -> Iterator[
                 jaccard=_divided(both, active[a] + active[b] - both),
                 cosine=_divided(sums["dot"][a, b], float(lengths)),
                 sign_conflicts=_divided((both - sums["agreement"][a, b]) / 2, both),
+                gram_cosine=None
+                if directions is None
+                else _divided(directions.cosine[a, b], directions.both[a, b]),
             )
 
 

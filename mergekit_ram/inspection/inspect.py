@@ -15,17 +15,21 @@ from typing import Any
 
 import torch
 from mergekit.config import MergeConfiguration
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
 from mergekit_ram.autoload import install
+from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import HostError, InputError, ParameterError
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
 from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
-from mergekit_ram.inspection.walk import Walk
+from mergekit_ram.inspection.walk import Directions, Walk
+from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
+from mergekit_ram.plan.layouts import layouts_of_model
 from mergekit_ram.record.build import base_names, settings_record, versions
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
@@ -40,6 +44,7 @@ def inspect(
     epsilons: float | Iterable[float] = (),
     sample: Sample | float | None = None,
     realised: bool = True,
+    directions: bool = True,
 ) -> OverlapRecord:
     """Inspect the merge that a configuration describes, as if by ``ram_plus``.
 
@@ -53,6 +58,8 @@ def inspect(
         epsilons: further thresholds to count at, in the same pass; the merge's own is added.
         sample: look at this share of the rows, between 0 and 1; every figure is then an estimate.
         realised: read the models a second time for ``realised_rescale``.
+        directions: reckon what ``ram_directions`` would keep, which takes as long as that merge;
+            never of a sample, which lacks rows of every matrix.
 
     Raises:
         RamError: the models do not fit together, or cannot be merged.
@@ -87,7 +94,8 @@ def _looked_at(
     if thresholds:
         thresholds = tuple(sorted({*thresholds, *_values(settings.epsilon)}))
     walk = Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
-    strata = list(walk.observe(thresholds))
+    measured = _directions(config, merges) if directions and sample is None else None
+    strata = list(walk.observe(thresholds, measured))
     summary = Summary(merges, plan.loads, strata, thresholds, sample, config.merge_method)
     if realised:
         walk.realise(strata, summary.statistics)
@@ -111,6 +119,17 @@ def _looked_at(
     )
     found = (*noted(plan.notes), *walk.rounded.findings(), *findings_of(record))
     return record.model_copy(update={"findings": found})
+
+
+def _directions(config: MergeConfiguration, merges: Sequence[ExecuteMergeMethodTask]) -> Directions:
+    """How ``ram_directions`` would merge these models."""
+    given = (config.parameters or {}).get("ridge")
+    is_one = isinstance(given, int | float) and config.merge_method == RamDirectionsMerge.spec.name
+    base = next((merge.base_model for merge in merges if merge.base_model), None)
+    return Directions(
+        ridge=float(given) if is_one else RIDGE,  # type: ignore[arg-type]
+        layouts=layouts_of_model(base),
+    )
 
 
 def _as_sample(share: Sample | float | None) -> Sample | None:

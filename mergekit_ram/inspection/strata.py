@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
+from mergekit_ram.kernels.direction_sums import DirectionSums
 from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Observed
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, TensorOverlap
@@ -35,6 +36,8 @@ class Stratum:
     at_work: tuple[str, ...]
     """Those of them that what was seen is about; those of weight 0 are not."""
     seen: Observed
+    directions: DirectionSums | None = None
+    """Of the agents at work."""
     realised: Array | None = None
     """:data:`REALISED`, ``[groups, 2, agents at work]``."""
 
@@ -102,6 +105,9 @@ class Totals:
         self._energies = np.zeros((versions, len(ENERGIES), n))
         self._pairs = np.zeros((versions, len(PAIRS), n, n))
         self._realised = np.zeros((versions, len(REALISED), n))
+        has_directions = all(stratum.directions is not None for stratum in strata)
+        self.directions = DirectionSums.zeros(n) if has_directions else None
+        """Of the whole model, where all of it was measured."""
         for stratum in strata:
             self._add(stratum, [agents.index(name) for name in stratum.at_work])
 
@@ -111,6 +117,8 @@ class Totals:
         self._degree[:, :, places, : len(places)] += np.tensordot(shares, seen.degree, 1)
         self._energies[:, :, places] += np.tensordot(shares, seen.energies, 1)
         self._pairs[:, :, rows, columns] += np.tensordot(shares, seen.pairs, 1)
+        if self.directions is not None and stratum.directions is not None:
+            self.directions.add(stratum.directions, places)
         if stratum.realised is not None:
             self._realised[:, :, places] += np.tensordot(shares, stratum.realised, 1)
 

@@ -41,7 +41,7 @@ class Summary:
         strata: what was seen of each that is no buffer.
         thresholds: the further ε, in the order in which they were counted.
         sample: how the strata were drawn, if they were.
-        method: as configured; ``retained`` is that of ``ram`` or of ``ram_plus``.
+        method: as configured; ``retained`` is that of one of our methods.
     """
 
     def __init__(
@@ -122,7 +122,9 @@ class Summary:
             scaled = sum(own.rescaled(overlap, version) for own in unique)
             kept = scaled, sum(float(own.energy[version]) for own in unique)
             sums = total.of_agent(place, version)
-            records.append(agent_figures(overlap, sums, self._places[name], kept, self._method))
+            directions = None if total.directions is None else total.directions.of_agent(place)
+            places = self._places[name]
+            records.append(agent_figures(overlap, sums, places, kept, self._method, directions))
         return records
 
     def _threshold_agents(self, version: int) -> list[ThresholdAgent]:

@@ -11,13 +11,16 @@ import torch
 from mergekit.common import dtype_from_name
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
+from mergekit_ram.directions import default_layout
 from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sampling import Drawn, Sample
 from mergekit_ram.inspection.strata import Stratum
-from mergekit_ram.kernels import energies
+from mergekit_ram.kernels import direction_sums, energies
+from mergekit_ram.kernels.direction_sums import DirectionSums
 from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.overlap import OverlapStatistics
+from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.tensors import (
     agent_name,
@@ -32,6 +35,14 @@ T = TypeVar("T")
 
 KEPT_BYTES = 2**30
 """Of a sample that stays in memory for the second pass; a larger one is read again."""
+
+
+@dataclass(frozen=True)
+class Directions:
+    """How ``ram_directions`` would merge a model."""
+
+    ridge: float
+    layouts: Layouts
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,23 @@ class _Tensor:
             tensors = [agent.tensor for agent in agents]
             return function(recipe, base.tensor, tensors, numels=self.drawn.numels, **arguments)
 
+    def measured(self, directions: Directions) -> DirectionSums:
+        """What ``ram_directions`` would keep of the whole tensor."""
+        group, settings = self.drawn.group, self.settings
+        base, agents = base_of(group), agents_at_work(group, settings)
+        name = self.merge.output_weight.name
+        with named_errors(group, [base, *agents]):
+            return direction_sums.measure(
+                base.tensor,
+                [agent.tensor for agent in agents],
+                epsilon=settings["epsilon"],
+                ridge=directions.ridge,
+                weight=settings["weight"].values_for(agents) if agents else (),
+                scale=settings["scale"],
+                layout=directions.layouts.find(name) or default_layout(name, base.tensor.shape),
+                dtype=self.dtype,
+            )
+
 
 class Walk:
     """Passes over the tensors of a plan, one tensor of each model in memory.
@@ -90,8 +118,15 @@ class Walk:
         self._kept: list[_Tensor] = []
         self.rounded = RoundedShares()
 
-    def observe(self, thresholds: Sequence[float]) -> Iterator[Stratum]:
-        """Everything but ``realised_rescale``."""
+    def observe(
+        self, thresholds: Sequence[float], directions: Directions | None = None
+    ) -> Iterator[Stratum]:
+        """Everything but ``realised_rescale``.
+
+        Args:
+            thresholds: further ε to count at.
+            directions: how ``ram_directions`` would merge; by default that is not looked at.
+        """
         size = 0
         for tensor in self._tensors("Counting overlaps"):
             group, settings = tensor.drawn.group, tensor.settings
@@ -103,6 +138,7 @@ class Walk:
                 agents=tuple(agent_name(entry.id) for entry in group.non_base),
                 at_work=tuple(agent_name(entry.id) for entry in agents_at_work(group, settings)),
                 seen=tensor.look(energies.observe, plain, thresholds=thresholds),
+                directions=None if directions is None else tensor.measured(directions),
             )
             self.rounded.look(group, settings, tensor.dtype)
             size += tensor.nbytes

@@ -58,7 +58,8 @@ class Anchored:
     def lines(self, block: Block) -> torch.Tensor:
         """A block's lines of X, in scratch memory."""
         if len(self._factors) == 1:
-            return block.update(0).mul_(self._factors[0])
+            anchor = self._scratch.get("anchor", tuple(block.base.shape))
+            return torch.mul(block.update(0), self._factors[0], out=anchor)
         return self.anchor(block)
 
     def anchor(self, block: Block) -> torch.Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from mergekit_ram.kernels.chunks import Chunks, KernelOverflowError
-from mergekit_ram.kernels.directions import Anchored, KernelRidgeError, first_walk
+from mergekit_ram.kernels.directions import Anchored, Dual, KernelRidgeError, Primal, first_walk
 from mergekit_ram.kernels.updates import Layout, Updates, power_of_two
 
 __all__ = ["RIDGE", "KernelRidgeError", "Layout", "Solved", "merge", "solve", "updates_of"]
@@ -37,6 +37,8 @@ class Solved:
     solution: Anchored
     unit: float
     """What the solution gives is X times this power of two."""
+    gram_products: torch.Tensor | None = None
+    """Σ G_a ∘ G_b of every two of these agents, float64 ``[N, N]``, where asked for."""
 
 
 @torch.no_grad()
@@ -87,7 +89,7 @@ def merge(
     found = updates_of(base, agents, epsilon=epsilon, layout=layout, dtype=dtype, block=block)
     is_matrix = layout.holds_matrices(base)
     for updates, target in zip(found, layout.matrices(out), strict=True):
-        with _own_precision(base.device):
+        with own_precision(base.device):
             solved = solve(updates, weights, ridge, is_matrix=is_matrix)
             if solved is None or scale == 0:
                 target.copy_(updates.base.to(updates.input_dtype))
@@ -127,7 +129,12 @@ def updates_of(
 
 
 def solve(
-    updates: Updates, weights: Sequence[float], ridge: float, *, is_matrix: bool = True
+    updates: Updates,
+    weights: Sequence[float],
+    ridge: float,
+    *,
+    is_matrix: bool = True,
+    with_products: bool = False,
 ) -> Solved | None:
     """Take the first walk over a matrix.
 
@@ -136,6 +143,7 @@ def solve(
         weights: w_t, not 0.
         ridge: μ > 0.
         is_matrix: else the rule is the anchor alone.
+        with_products: of the Grams too.
 
     Returns:
         What the second walk needs; None where no agent has a non-zero entry.
@@ -146,27 +154,30 @@ def solve(
         KernelRidgeError: μ is too small, even in float64.
     """
     try:
-        return _solve(updates, weights, ridge, is_matrix)
+        return _solve(updates, weights, ridge, is_matrix, with_products)
     except KernelRidgeError:
         if updates.dtype == torch.float64:
             raise
-    return _solve(updates.in_float64(), weights, ridge, is_matrix)
+    return _solve(updates.in_float64(), weights, ridge, is_matrix, with_products)
 
 
 def _solve(
-    updates: Updates, weights: Sequence[float], ridge: float, is_matrix: bool
+    updates: Updates,
+    weights: Sequence[float],
+    ridge: float,
+    is_matrix: bool,
+    with_products: bool,
 ) -> Solved | None:
     """Walk without units, which is right for all but very large and very small numbers.
 
     A sum of squares is 0 where nothing was changed, and where that is lost in its rounding.
     """
     if is_matrix and len(weights) > 1:
-        solution = first_walk(updates, weights)
-        if _are_plain(weights) and all(updates.holds_square(norm) for norm in solution.norms):
-            solution.normalise()
-            solution.finish(ridge)
-            return Solved(updates, tuple(range(len(weights))), solution, 1.0)
-        del solution
+        walked = first_walk(updates, weights)
+        if _are_plain(weights) and all(updates.holds_square(norm) for norm in walked.norms):
+            numbers = tuple(range(len(weights)))
+            return _finished(Solved(updates, numbers, walked, 1.0), walked, ridge, with_products)
+        del walked
     sizes = updates.largest()
     numbers = tuple(t for t, size in enumerate(sizes) if size)
     if not numbers:
@@ -174,12 +185,21 @@ def _solve(
     updates = updates.kept(numbers, [power_of_two(sizes[t]) for t in numbers])
     unit = power_of_two(max(sizes[t] * abs(weights[t]) for t in numbers))
     factors = [weights[t] * unit / own for t, own in zip(numbers, updates.units, strict=True)]
-    if is_matrix and len(numbers) > 1:
-        solution = first_walk(updates, factors)
-        solution.normalise()
-        solution.finish(ridge)
-        return Solved(updates, numbers, solution, unit)
-    return Solved(updates, numbers, Anchored(updates, factors), unit)
+    found = Solved(updates, numbers, Anchored(updates, factors), unit)
+    if not is_matrix or (len(numbers) == 1 and not with_products):
+        return found
+    return _finished(found, first_walk(updates, factors), ridge, with_products)
+
+
+def _finished(found: Solved, walked: Primal | Dual, ridge: float, with_products: bool) -> Solved:
+    """Solve after the walk; one agent alone needs no solution."""
+    walked.normalise()
+    if with_products:
+        found = replace(found, gram_products=walked.gram_products())
+    if len(found.numbers) == 1:
+        return found
+    walked.finish(ridge)
+    return replace(found, solution=walked)
 
 
 def _write(solved: Solved, scale: float, target: torch.Tensor) -> None:
@@ -221,7 +241,7 @@ def _are_plain(weights: Sequence[float]) -> bool:
 
 
 @contextmanager
-def _own_precision(device: torch.device) -> Iterator[None]:
+def own_precision(device: torch.device) -> Iterator[None]:
     """Whatever precision the caller's products have, these are of the compute dtype."""
     before = torch.get_float32_matmul_precision()
     if before != EXACT:

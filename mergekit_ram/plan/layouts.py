@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from mergekit.common import ModelReference
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from mergekit_ram.directions import NO_MATRICES
@@ -77,6 +78,15 @@ def layouts_of(config: Any) -> Layouts:
         LOG.debug("the sides of the model's matrices are not known, the module: %s", reason)
         return Layouts()
     return Layouts(dict(_told_by(model)))
+
+
+def layouts_of_model(model: ModelReference | None) -> Layouts:
+    """The layouts of a checkpoint's model; none where its configuration cannot be read."""
+    try:
+        return Layouts() if model is None else layouts_of(model.config())
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        LOG.debug("the sides of the model's matrices are not known, the configuration: %s", error)
+        return Layouts()
 
 
 def _build(config: Any) -> torch.nn.Module:

@@ -112,8 +112,18 @@ class AgentRecord(Frozen):
     )
     retained_ram: float | None = Field(default=None, description="the same by ram, where λ is 1")
     retained_ram_plus: float | None = Field(default=None, description="the same by ram_plus")
+    retained_directions: float | None = Field(
+        default=None,
+        description="the same by ram_directions, with the configured ridge if that is one number, "
+        "else its default",
+    )
     retained_mean: float | None = Field(
         default=None, description="the same by the mean of task vectors"
+    )
+    effective_rank: float | None = Field(
+        default=None,
+        description="share of the directions of a matrix's input that its update uses, "
+        "1 / (in · Σ λ²) of its Gram matrix of trace 1; mean over all matrices by their size",
     )
     whole_rescale: float | None = Field(
         default=None,
@@ -145,6 +155,11 @@ class PairRecord(Frozen):
     cosine: float | None = Field(description="of their task vectors where both changed")
     sign_conflicts: float | None = Field(
         description="share of those parameters where one goes up and the other down"
+    )
+    gram_cosine: float | None = Field(
+        default=None,
+        description="of their Gram matrices, mean over all matrices that both changed: 0 where "
+        "they use other directions of the input, 1 where the same",
     )
     interval: Intervals | None = Field(default=None, description="as in an agent's record")
 

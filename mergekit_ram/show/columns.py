@@ -89,6 +89,7 @@ KEPT = (
     ),
     Figure("retained_ram", "by ram", wording.factor, "kept by ram, where λ is 1"),
     Figure("retained_ram_plus", "by ram_plus", wording.factor, "kept by ram_plus"),
+    Figure("retained_directions", "by ram_directions", wording.factor, "kept by ram_directions"),
 )
 CONFIGURED = Figure(
     "retained", "as configured", wording.factor, "kept by the merge as it is configured"
@@ -109,6 +110,18 @@ CONFLICTS = Figure(
     "opposite signs",
     wording.share,
     "of these parameters, the share that one agent raised and the other lowered",
+)
+EFFECTIVE_RANK = Figure(
+    "effective_rank",
+    "effective rank",
+    wording.share,
+    "of the directions of a matrix's input, the share that its update uses",
+)
+GRAM_COSINE = Figure(
+    "gram_cosine",
+    "cosine of Grams",
+    wording.factor,
+    "whether two agents use the same directions of the input: 0 other ones, 1 the same",
 )
 UNIQUE_SHARE = Figure(
     "unique_share",

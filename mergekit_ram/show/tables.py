@@ -22,6 +22,8 @@ from mergekit_ram.show.columns import (
     CONFLICTS,
     COSINE,
     DENSITY,
+    EFFECTIVE_RANK,
+    GRAM_COSINE,
     JACCARD,
     KEPT,
     LAYER,
@@ -57,6 +59,7 @@ def tables(record: OverlapRecord) -> Iterator[Table]:
     yield degree_table(record)
     yield from kept_tables(record)
     yield from pair_tables(record)
+    yield from direction_tables(record)
     yield _top(record, "Tensors with the most change", TENSOR, _large(record.tensors))
     yield _top(record, "Layers with the most change", LAYER, _large(record.layers))
     yield from threshold_tables(record)
@@ -158,6 +161,37 @@ def pair_tables(record: OverlapRecord) -> Iterator[Table]:
         for pair in record.pairwise
     ]
     yield _table(record, "Where two agents meet", columns, rows)
+
+
+def direction_tables(record: OverlapRecord) -> Iterator[Table]:
+    """A matrix of the agents: how they share directions, and how many each uses."""
+    if all(agent.effective_rank is None for agent in record.agents):
+        return
+    names = agent_names(record)
+    cosines = {
+        frozenset((pair.first, pair.second)): GRAM_COSINE.cell(pair)
+        for pair in record.pairwise or ()
+    }
+    columns = [
+        AGENT,
+        EFFECTIVE_RANK.column(),
+        *(
+            Column(f"with {names[agent.model]}", f"cosine of Grams: {GRAM_COSINE.meaning}")
+            for agent in record.agents
+        ),
+    ]
+    rows = [
+        [
+            Cell(names[agent.model]),
+            EFFECTIVE_RANK.cell(agent),
+            *(
+                cosines.get(frozenset((agent.model, other.model)), Cell(wording.NOTHING))
+                for other in record.agents
+            ),
+        ]
+        for agent in record.agents
+    ]
+    yield _table(record, "Which directions of the input they use", columns, rows)
 
 
 def threshold_tables(record: OverlapRecord) -> Iterator[Table]:

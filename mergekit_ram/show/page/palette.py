@@ -44,7 +44,8 @@ AGENTS = (
 METHODS = (
     Colour("#9c856e", "#82756a"),
     Colour("#8a7660", "#a08c78"),
-    Colour("#5f4e3c", "#cbb9a6"),
+    Colour("#725f4b", "#b6a18d"),
+    Colour("#553f2d", "#d3c3b2"),
     Colour("#372a1e", "#f1e3d4"),
 )
 MEANT = Colour("#4f2f4a", "#dcb8d6")

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.page.figures import agents, kept, layers, look, pairs, rescale, thresholds
+from mergekit_ram.show.page.figures import (
+    agents,
+    directions,
+    kept,
+    layers,
+    look,
+    pairs,
+    rescale,
+    thresholds,
+)
 
 ESTIMATE = (
     " All of it is an estimate from a sample: thin lines, and the text at the pointer, give the "
@@ -24,11 +33,12 @@ class Section:
 def sections(record: OverlapRecord) -> tuple[Section, ...]:
     """All that the record has figures for, in the order of the page."""
     pairwise = (pairs.matrix(record, record.pairwise),) if record.pairwise else ()
+    shared = directions.panels(record)
     sweep = thresholds.panels(record, record.thresholds) if record.thresholds else ()
     keeping = (kept.retained(record), kept.realised(record))
     found = (
         Section("What each agent changed", _changes(record)),
-        Section("Where two agents meet", pairwise),
+        Section("Where two agents meet", (*pairwise, *shared)),
         Section("Where in the model", (layers.layer_map(record),)),
         Section("Does ε matter?", sweep),
         Section("Do r and α matter?", rescale.panels(record)),

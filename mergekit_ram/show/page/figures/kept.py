@@ -13,6 +13,7 @@ METHODS = (
     ("retained_mean", "mean of task vectors"),
     ("retained_ram", "ram"),
     ("retained_ram_plus", "ram_plus"),
+    ("retained_directions", "ram_directions"),
     ("retained", "as configured"),
 )
 
