@@ -140,7 +140,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         merges,
         output.loads,
         quiet=planner.options.quiet,
-        device=_counting_device(planner.options),
+        device=tasks.counting_device(planner.options),
         ties_embeddings=head.ties(out_config),
         layouts=layouts.layouts_of(out_config)
         if isinstance(planner._method, RamDirectionsMerge)
@@ -223,15 +223,6 @@ def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:
     return planner
 
 
-def _counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    if not options.multi_gpu:
-        return None
-    from mergekit.common import get_torch_accelerator_type
-
-    return str(get_torch_accelerator_type())
-
-
 def _patch_card() -> None:
     """``run_merge`` writes the card after everything else, and may be running already."""
     module = sys.modules.get(MERGE_MODULE)
@@ -276,7 +267,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
         return wrapped(*args, **kwargs)
     from mergekit_ram.plan import folder, idle, lock, ownership, preflight, tasks, writing
 
-    merges = [_may_be_lacked(save.tensor_task) for save in saves]
+    merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
     output = preflight.check_merges(merges).output
     models = [model.model.path for model in merges[0].model_order]
@@ -296,12 +287,6 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     )
     (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)], recorder, held, writes_all=True)
     return finalize
-
-
-def _may_be_lacked(merge: Any) -> Any:
-    """Raw checkpoints need not hold the same tensors; mergekit copies one of the base alone."""
-    weight = merge.output_weight.model_copy(update={"optional": True})
-    return merge.model_copy(update={"output_weight": weight})
 
 
 def _is_ours(merge: Any) -> bool:
