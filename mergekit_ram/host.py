@@ -139,7 +139,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         merges,
         output.loads,
         quiet=planner.options.quiet,
-        device=checks.counting_device(planner.options),
+        device=tasks.counting_device(planner.options),
         ties_embeddings=head.ties(out_config),
         layouts=layouts.layouts_of(out_config) if has_sides else None,
     )
@@ -265,7 +265,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
     if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
-    merges = [_may_be_lacked(save.tensor_task) for save in saves]
+    merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
     ownership.say_whose_method(merges[0].method_name)
     output = checks.check_raw_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
@@ -285,12 +285,6 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
     )
     (finalize,) = writing.guard_writing([wrapped(*args, **kwargs)], recorder, held, writes_all=True)
     return finalize
-
-
-def _may_be_lacked(merge: Any) -> Any:
-    """Raw checkpoints need not hold the same tensors; mergekit copies one of the base alone."""
-    weight = merge.output_weight.model_copy(update={"optional": True})
-    return merge.model_copy(update={"output_weight": weight})
 
 
 def _is_ours(merge: Any) -> bool:

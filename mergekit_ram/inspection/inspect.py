@@ -77,7 +77,7 @@ def inspect(
         )
     if not isinstance(config, MergeConfiguration):
         config = read_config(config)
-    return _looked_at(config, options, thresholds, sample, realised, started)
+    return _looked_at(config, options, thresholds, sample, (realised, directions), started)
 
 
 def _looked_at(
@@ -85,9 +85,10 @@ def _looked_at(
     options: MergeOptions,
     thresholds: tuple[float, ...],
     sample: Sample | None,
-    realised: bool,
+    wanted: tuple[bool, bool],
     started: float,
 ) -> OverlapRecord:
+    realised, directions = wanted
     plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
     settings = settings_record(merges)

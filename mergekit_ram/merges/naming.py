@@ -17,6 +17,7 @@ from mergekit_ram.errors import InputError
 from mergekit_ram.merges.boundary import reading
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.headers import TensorHeader, read_shard, shard_path
+from mergekit_ram.merges.shards import IndexedLoader
 
 WRAPPERS_ANYWHERE = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """Left by torch.compile, FSDP and activation checkpointing around whatever they wrap."""
@@ -67,7 +68,7 @@ class NamedLoader(LazyTensorLoader):
         self._model = model
         self.stored = index.stored
         self.checkpoint = checkpoint
-        self._inner = LazyTensorLoader(inner, lazy_unpickle)
+        self._inner = IndexedLoader(inner, lazy_unpickle)
 
     def get_tensor(
         self,

@@ -55,15 +55,6 @@ def check_raw_plan(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
     return replace(checked.output, notes=tuple(notes))
 
 
-def counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    if not options.multi_gpu:
-        return None
-    from mergekit.common import get_torch_accelerator_type
-
-    return str(get_torch_accelerator_type())
-
-
 def listed(saves: Any) -> Any:
     """The tasks that save a raw merge's weights.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from mergekit.common import ImmutableMap, ModelReference
+from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
 from mergekit.graph import Task
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from pydantic import PrivateAttr
@@ -253,6 +253,17 @@ def plan_merges(
             if id(merge) in counted:
                 task._ledger = ledger
     return PlannedMerges(tasks, ledger)
+
+
+def counting_device(options: Any) -> str | None:
+    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
+    return str(get_torch_accelerator_type()) if options.multi_gpu else None
+
+
+def may_be_lacked(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
+    """Raw checkpoints need not hold the same tensors; mergekit copies one of the base alone."""
+    weight = merge.output_weight.model_copy(update={"optional": True})
+    return merge.model_copy(update={"output_weight": weight})
 
 
 def written_once(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,8 @@ def contents_digest(path: Path, is_safetensors: bool, model: str) -> str:
         return _digest(path, is_safetensors, state)
     except UNREADABLE as error:
         raise InputError(
-            f"model {model}: cannot read {path}: {error}. Repair or re-download this checkpoint."
+            f"model {model}: cannot read {path}: {one_line(error)}. Repair or re-download this "
+            "checkpoint."
         ) from None
 
 

@@ -133,3 +133,19 @@ def test_between_configuration_and_tokenizer_there_is_no_earlier_tokenizer(trio:
     assert not [name for name in old if (out / name).exists()]
     with pytest.raises((OSError, ValueError, AssertionError)):
         assert AutoTokenizer.from_pretrained(out).get_vocab().get("<95>") == 0
+
+
+def test_the_folder_of_an_adapter_that_is_merged_is_not_written_to(trio: Trio):
+    import peft
+
+    model = AutoModelForCausalLM.from_pretrained(trio.base_path, dtype=torch.bfloat16)
+    lora = peft.LoraConfig(r=2, target_modules=["v_proj"], init_lora_weights=False)
+    adapter = trio.folder / "adapter"
+    peft.get_peft_model(model, lora).save_pretrained(adapter)
+    before = {file.name: file.read_bytes() for file in adapter.iterdir()}
+    config = trio.config("ram", models=[{"model": f"{trio.base_path}+{adapter}"}])
+    cache = str(trio.folder / "cache")
+    result = run_yaml(config, adapter, "--no-copy-tokenizer", "--lora-merge-cache", cache)
+    assert result.exit_code == 1
+    assert "it is also the folder of a model that is merged" in result.output.splitlines()[-1]
+    assert {file.name: file.read_bytes() for file in adapter.iterdir()} == before

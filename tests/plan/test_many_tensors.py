@@ -47,7 +47,7 @@ def test_our_merges_alone_load_by_the_index(trio: Trio):
     merge_yaml(linear, trio.folder / "linear")
     assert {type(loader) for loader in LoaderCache.loaders.values()} == {LazyTensorLoader}
     trio.merge("ram_plus")
-    assert {type(loader) for loader in LoaderCache.loaders.values()} == {IndexedLoader}
+    assert {type(loader._inner) for loader in LoaderCache.loaders.values()} == {IndexedLoader}
 
 
 @pytest.fixture
