@@ -14,7 +14,7 @@ def main() -> None:
     """Train agents by reinforcement learning, merge them in every way, and measure the merges.
 
     \b
-    Answer the question on tiny models, in half an hour on two CPU cores:
+    Answer the question on tiny models, on two CPU cores:
       python -m benchmarks.agents tiny
     See within a minute that it runs at all:
       python -m benchmarks.agents tiny --quick --output trial

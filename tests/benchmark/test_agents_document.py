@@ -9,13 +9,19 @@ from statistics import fmean
 
 import pytest
 from click.testing import CliRunner
+from mergekit.merge_methods import merge_state_dicts
+from model import EXAMPLE_SHAPE
+from safetensors.torch import load_file
 
 from benchmarks.agents.__main__ import main
 from benchmarks.agents.tables import cells
 from benchmarks.agents.tiny.conditions import CONDITIONS
+from benchmarks.agents.tiny.effort import FULL
+from benchmarks.agents.tiny.scorer import Scorer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+MODELS = ("base", "add", "reverse", "sort")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,36 @@ def test_a_table_without_rows_is_still_a_table():
     assert cells.markdown(["a", "b"], []).splitlines() == ["| a | b |", "| --- | --- |"]
 
 
+def harmful() -> dict[str, list[float]]:
+    """The figures of the table on an agent that harms, by what was done about it."""
+    section = (DOCS / "results.md").read_text().split("### An agent that harms")[1]
+    rows = re.findall(r"^\| (.+?) \| (0\..+) \|$", section.split("\n## ")[0], re.MULTILINE)
+    return {name: [float(cell) for cell in cells.split(" | ")] for name, cells in rows}
+
+
+@pytest.mark.parametrize(
+    ("row", "weight", "part"),
+    [
+        ("all three agents", 1.0, ""),
+        ("without `sort`", 0.0, ""),
+        ("`sort` with weight 0.5", 0.5, ""),
+        ("`sort` left out of `self_attn`", 0.0, "self_attn"),
+    ],
+)
+def test_an_agent_that_harms_costs_and_gives_what_is_said(row, weight, part):
+    models = {n: load_file(ROOT / f"examples/agents/{n}/model.safetensors") for n in MODELS}
+    weights = {"add": 1.0, "reverse": 1.0, "sort": 1.0}
+    whole, weighed = (
+        merge_state_dicts(models, "ram", base="base", parameters={"weight": weights | {"sort": w}})
+        for w in (1.0, weight)
+    )
+    merged = {name: (weighed if part in name else whole)[name] for name in whole}
+    scores = Scorer(EXAMPLE_SHAPE, FULL).score(merged, "heldout")
+    found = [score.greedy for score in scores.values()]
+    # Processors may break a tie between two tokens differently, in a prompt or two.
+    assert [*found, fmean(found)] == pytest.approx(harmful()[row], abs=0.005)
+
+
 @pytest.mark.parametrize("document", ["README.md", "docs/results.md"])
 def test_whatever_quotes_the_small_scale_says_that_it_is_one_seed_with_one_failed_agent(document):
     small = json.loads((DOCS / "small.json").read_text())
@@ -88,3 +124,14 @@ def test_the_evaluation_takes_one_thread_unless_it_is_told_another_number():
         "CPU threads to use; more are slower where other programs use the cores too. ",
         "1",
     )
+
+
+def test_the_shipped_agents_merge_over_directions_to_what_their_page_says():
+    page = (ROOT / "examples" / "agents" / "README.md").read_text()
+    (row,) = re.findall(r"^\| `ram_directions` \| (.+) \|$", page, re.MULTILINE)
+    models = {n: load_file(ROOT / f"examples/agents/{n}/model.safetensors") for n in MODELS}
+    merged = merge_state_dicts(models, "ram_directions", base="base")
+    scores = Scorer(EXAMPLE_SHAPE, FULL).score(merged, "heldout")
+    found = [score.greedy for score in scores.values()]
+    said = [float(cell) for cell in row.split(" | ")]
+    assert [*found, fmean(found)] == pytest.approx(said, abs=0.005)

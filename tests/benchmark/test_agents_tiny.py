@@ -13,9 +13,11 @@ import torch
 from click.testing import CliRunner
 
 from benchmarks.agents.__main__ import main
+from benchmarks.agents.findings import lines
 from benchmarks.agents.findings.results import Results
 from benchmarks.agents.merges import catalogue
 from benchmarks.agents.tables import document
+from benchmarks.agents.tiny import models, study
 from benchmarks.agents.tiny.conditions import BY_NAME
 from benchmarks.agents.tiny.effort import QUICK
 
@@ -65,6 +67,33 @@ def test_the_results_hold_every_merge_of_every_base_and_how_it_was_made(run):
     assert found.document["versions"]["torch"] == torch.__version__
     assert found.document["effort"]["heldout_prompts"] == QUICK.heldout_prompts
     assert {run["condition"] for run in found.document["training"]} == set(found.conditions)
+
+
+def test_agents_of_different_origin_are_merged_too(run):
+    output, _ = run
+    found = Results.read(output / "results.json")
+    assert found.mixtures == {
+        "two: sparse, dense": [("subnetworks", "add"), ("supervised", "sort")]
+    }
+    for name in (*catalogue.MIXED, catalogue.WUDI, catalogue.TASK_ARITHMETIC):
+        assert lines.heldout(found, "two: sparse, dense", name).keys() == {0, 1}
+    tables = (output / "tables.md").read_text()
+    assert "\n| two: sparse, dense | add of subnetworks; sort of supervised |" in tables
+    assert "\n| two: sparse, dense | 2 |" in tables
+
+
+def test_merges_that_a_later_plan_adds_are_measured_and_no_others(run, monkeypatch):
+    output, _ = run
+    job = study.StudyJob(models.BaseJob(output, QUICK, "qwen2", 0), BY_NAME["supervised"])
+    before = job.ledger.rows
+    monkeypatch.setitem(catalogue.FIXED, "mean, again", catalogue.FIXED["mean of task vectors"])
+    monkeypatch.setattr(study, "FINISHED", "finished, another plan")
+    assert not study.is_measured(job)
+    study.measure(job)
+    assert study.is_measured(job)
+    added = job.ledger.rows.keys() - before.keys()
+    again = {f"fixed/mean, again/{split}" for split in ("validation", "heldout")}
+    assert added == again | {"finished, another plan"}
 
 
 def test_a_second_run_does_nothing_again(run):

@@ -19,7 +19,7 @@ from models import (
     save_tokenizer,
     succeed,
 )
-from reference import same_bits
+from reference import StateDict, same_bits
 
 from mergekit_ram.record.schema import RECORD_NAME, read_record
 
@@ -44,6 +44,7 @@ def test_the_recipes_are_all_there():
     assert [recipe.stem for recipe in LOCAL] == [
         "authors-rule",
         "float32-output",
+        "harmful-agent",
         "ram",
         "ram_directions",
         "ram_plus",
@@ -55,6 +56,30 @@ def test_the_recipes_are_all_there():
 def test_a_recipe_says_when_to_use_it(recipe):
     comment = [line for line in recipe.read_text().splitlines() if line.startswith("#")]
     assert any("Take" in line for line in comment)
+
+
+def weighed(config: dict[str, Any], base: StateDict, agents: dict[str, StateDict]) -> StateDict:
+    """The tensors that RAM merges with weights of the agents' own; others are no part of it."""
+    filters = {
+        model["model"]: model["parameters"]["weight"]
+        for model in config["models"]
+        if "weight" in model.get("parameters", {})
+    }
+
+    def weight(agent: str, tensor: str) -> float:
+        values = (each["value"] for each in filters[agent] if each.get("filter", "") in tensor)
+        return next(values)
+
+    assert not filters or config["merge_method"] == "ram"
+    return {
+        name: reference.merge_tensor(
+            tensor,
+            {agent: weights[name] for agent, weights in agents.items()},
+            weight={agent: weight(agent, name) for agent in filters},
+        )
+        for name, tensor in base.items()
+        if any(weight(agent, name) != 1.0 for agent in filters)
+    }
 
 
 @pytest.mark.parametrize("recipe", LOCAL, ids=lambda recipe: recipe.stem)
@@ -73,7 +98,7 @@ def test_a_local_recipe_gives_what_the_reference_gives(recipe, tmp_path, monkeyp
             changed = [agent[name] for agent in agents.values()]
             directions_reference.assert_close(written[name], tensor, base[name], changed, name)
         return
-    expected = reference.merge(base, agents, **settings)
+    expected = reference.merge(base, agents, **settings) | weighed(config, base, agents)
     assert set(written) == set(expected)
     assert all(same_bits(written[name], t.to(dtype)) for name, t in expected.items())
 

@@ -44,7 +44,8 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     figures are of held-out prompts. OUTPUT/tables.md has the tables, OUTPUT/results.json every
     row they are made of, OUTPUT/accuracy.svg the figure.
 
-    Takes about half an hour on two CPU cores; an interrupted run goes on where it was. It needs
+    The first 16 sets of agents, of 26, took about half an hour on two CPU cores that nothing else
+    used; an interrupted run goes on where it was. It needs
 
     \b
       pip install 'mergekit-ram[agents]'
@@ -57,6 +58,8 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     effort = QUICK if quick else FULL
     chosen = [condition for condition in CONDITIONS if not names or condition.name in names]
     from benchmarks.agents.tiny import models
+    from benchmarks.agents.tiny.collect import collect
+    from benchmarks.agents.tiny.mixtures import MIXTURES, MixtureJob
     from benchmarks.agents.tiny.study import StudyJob
 
     studies = [
@@ -64,13 +67,23 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
         for condition in chosen
         for seed in range(min(seeds, condition.seeds))
     ]
-    seconds = _work(studies, processes, output)
-    _write(studies, seconds, processes, output)
+    bases = {(study.condition.name, study.base) for study in studies}
+    mixtures = [
+        MixtureJob(base, mixture)
+        for mixture in MIXTURES
+        for base in dict.fromkeys(study.base for study in studies)
+        if all((name, base) in bases for name, _ in mixture.members)
+    ]
+    seconds = _work(studies, mixtures, processes, output)
+    _write(collect(studies, mixtures, seconds, processes), output)
 
 
-def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, float]:
-    """Do the three stages; return the seconds that each has taken, earlier runs included."""
+def _work(
+    studies: Sequence[Any], mixtures: Sequence[Any], processes: int, output: Path
+) -> dict[str, float]:
+    """Do the four stages; return the seconds that each has taken, earlier runs included."""
     from benchmarks.agents.running import workers
+    from benchmarks.agents.tiny import mixtures as mixed
     from benchmarks.agents.tiny import models
     from benchmarks.agents.tiny.study import is_measured, measure
 
@@ -80,6 +93,7 @@ def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, flo
         ("bases", models.make, [job for job in bases if not models.is_made(job)]),
         ("agents", models.make, [job for job in agents if not models.is_made(job)]),
         ("merges", measure, [job for job in studies if not is_measured(job)]),
+        ("mixtures", mixed.measure, [job for job in mixtures if not mixed.is_measured(job)]),
     ]
     with workers.Workers(processes, output) as pool:
         for title, work, jobs in stages:
@@ -87,12 +101,10 @@ def _work(studies: Sequence[Any], processes: int, output: Path) -> dict[str, flo
         return pool.seconds
 
 
-def _write(studies: Sequence[Any], seconds: dict[str, float], processes: int, output: Path) -> None:
+def _write(collected: dict[str, Any], output: Path) -> None:
     from benchmarks.agents.findings.results import Results
     from benchmarks.agents.tables import document, figure
-    from benchmarks.agents.tiny.collect import collect
 
-    collected = collect(studies, seconds, processes)
     (output / RESULTS).write_text(json.dumps(collected, ensure_ascii=False) + "\n")
     found = Results.read(output / RESULTS)
     (output / TABLES).write_text(document.standalone(found))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.agents.findings.results import BySeed, Results
-from benchmarks.agents.findings.spread import best
+from benchmarks.agents.findings.spread import PairedDifference, best, paired_difference
 from benchmarks.agents.merges import catalogue
 
-LIBRARY = ("Fisher", "WUDI")
+LIBRARY = ("Fisher", catalogue.WUDI)
 """The merges that are fusion-bench's."""
 
 
@@ -20,6 +20,15 @@ def heldout(results: Results, condition: str, name: str) -> BySeed:
         seed: results.accuracy(condition, "grid", row["chosen"])[seed]
         for seed, row in results.tuned(condition, name).items()
     }
+
+
+def difference(
+    results: Results, condition: str, name: str, reference: str | BySeed
+) -> PairedDifference | None:
+    """Of two lines of the tables, or of one and other values, if both were measured."""
+    mine = heldout(results, condition, name)
+    theirs = heldout(results, condition, reference) if isinstance(reference, str) else reference
+    return paired_difference(mine, theirs) if mine and theirs else None
 
 
 def validation(results: Results, condition: str, name: str) -> BySeed:

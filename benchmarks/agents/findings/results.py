@@ -30,10 +30,17 @@ class Results:
         """Names, in the order of the run."""
         return list(self.document["conditions"])
 
+    def bases(self, condition: str) -> int:
+        """How many were measured."""
+        return len(self.accuracy(condition, "model", "base"))
+
     @property
-    def heldout_prompts(self) -> int:
-        """Per task."""
-        return int(self.document["effort"]["heldout_prompts"])
+    def mixtures(self) -> dict[str, list[tuple[str, str]]]:
+        """Their agents by condition and task; a name stands where a condition's does in rows."""
+        return {
+            name: [(condition, task) for condition, task in members]
+            for name, members in self.document.get("mixtures", {}).items()
+        }
 
     def rows(self, condition: str, kind: str, name: str = "", split: str = "heldout") -> list[Row]:
         """The rows of one kind and, if given, of one name, of all bases."""

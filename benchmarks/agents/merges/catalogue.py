@@ -12,6 +12,9 @@ import torch
 Weights = dict[str, torch.Tensor]
 
 BASE = "base"
+DIRECTIONS = "ram_directions"
+WUDI = "WUDI"
+TASK_ARITHMETIC = "task arithmetic, tuned"
 PER_AGENT = ("weight", "density")
 """Parameters of which mergekit takes one per agent; here all agents have the same."""
 
@@ -64,6 +67,7 @@ FIXED: dict[str, Merge] = {
     "RAM": Merge("ram"),
     "RAM+": Merge("ram_plus"),
     "RAM+, authors' rule": Merge("ram_plus", {"r": 0.2, "alpha": 1.0}),
+    DIRECTIONS: Merge("ram_directions"),
 }
 """What a user gets without tuning. TIES has its paper's density, DARE drops half."""
 
@@ -85,7 +89,7 @@ OVER_BOTH = _grid("ram_plus", scale=(0.75, 1.25, 1.5), overlap_power=(0.5, 0.0))
 OVER_WEIGHT = _grid("task_arithmetic", weight=(0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0))
 
 TUNED: dict[str, tuple[Merge, ...]] = {
-    "task arithmetic, tuned": OVER_WEIGHT,
+    TASK_ARITHMETIC: OVER_WEIGHT,
     "TIES, tuned": _grid(
         "ties", weight=(1.0,), density=(0.2, 0.5, 1.0), **{"lambda": (0.7, 1.0, 1.4)}
     ),
@@ -111,10 +115,17 @@ OVER_EPSILON = _grid("ram_plus", epsilon=THRESHOLDS)
 
 FLOAT32_OUTPUT = "RAM+, float32 output"
 
-PAIRED = ("mean of task vectors", "sum of task vectors", "TIES", "RAM", "RAM+")
+PAIRED = ("mean of task vectors", "sum of task vectors", "TIES", "RAM", "RAM+", DIRECTIONS)
 """The fixed merges that are also measured on pairs of agents."""
+
+RIDGES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
+OVER_RIDGE = _grid("ram_directions", ridge=RIDGES)
+
+MIXED = ("mean of task vectors", "sum of task vectors", "TIES", "DARE + TIES", *PAIRED[3:])
+MIXED_WEIGHTS = _grid("task_arithmetic", weight=(0.15, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0))
+"""Of mixtures; with eight agents a smaller weight may be the best."""
 
 
 def is_ours(name: str) -> bool:
     """Whether a row of the tables is a merge by this package."""
-    return name.startswith("RAM")
+    return name.startswith(("RAM", DIRECTIONS))

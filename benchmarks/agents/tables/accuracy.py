@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 from tasks import TASKS
 
-from benchmarks.agents.findings.lines import baselines, best_baseline, fixed_names, heldout
+from benchmarks.agents.findings.lines import (
+    baselines,
+    best_baseline,
+    difference,
+    fixed_names,
+    heldout,
+)
 from benchmarks.agents.findings.results import BySeed, Results
-from benchmarks.agents.findings.spread import paired_difference
 from benchmarks.agents.merges import catalogue
 from benchmarks.agents.tables import cells
 
@@ -17,11 +22,12 @@ def headline(results: Results) -> str:
     """Every merge under every condition."""
     names = results.conditions
     head = ["mean accuracy over the three tasks", *names]
-    rows = [["bases", *(str(len(results.accuracy(c, "model", "base"))) for c in names)]]
-    rows += [
-        [label, *(cells.spread(values(condition)) for condition in names)]
-        for label, values in _lines(results)
-    ]
+    bases = {condition: results.bases(condition) for condition in names}
+    rows = [["bases", *map(str, bases.values())]]
+    for label, values in _lines(results):
+        found = {condition: values(condition) for condition in names}
+        line = [cells.of(cells.spread(v), len(v), bases[c]) for c, v in found.items()]
+        rows.append([label, *line])
     return cells.markdown(head, rows)
 
 
@@ -34,10 +40,16 @@ def differences(results: Results) -> str:
         best = {condition: best_baseline(results, condition, group) for condition in names}
         rows.append([f"*the best of {kind}*", kind, *(f"*{best[c]}*" for c in names)])
         rows += [
-            [label, kind, *(_difference(results, c, label, best[c]) for c in names)]
-            for label in ours
+            [label, kind, *(paired(results, c, label, best[c]) for c in names)] for label in ours
         ]
     return cells.markdown(["merge", "baselines", *names], rows)
+
+
+def paired(results: Results, condition: str, name: str, reference: str | BySeed) -> str:
+    """The cell of a difference, and of how many bases it is."""
+    found = difference(results, condition, name, reference)
+    count = 0 if found is None else found.count
+    return cells.of(cells.signed(found), count, results.bases(condition))
 
 
 def per_task(results: Results, condition: str) -> str:
@@ -87,11 +99,6 @@ def pairs(results: Results) -> str:
             ]
             rows.append([pair, condition, *found])
     return cells.markdown(head, rows)
-
-
-def _difference(results: Results, condition: str, name: str, reference: str) -> str:
-    mine, theirs = heldout(results, condition, name), heldout(results, condition, reference)
-    return cells.signed(paired_difference(mine, theirs))
 
 
 def _lines(results: Results) -> list[tuple[str, Callable[[str], BySeed]]]:

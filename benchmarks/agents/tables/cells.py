@@ -24,7 +24,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _is_of_numbers(column: Sequence[str]) -> bool:
     """Most of its cells are; cells without anything do not count."""
     said = [cell for cell in column if cell and cell != NOTHING]
-    return 2 * sum(NUMBER.match(cell) is not None for cell in said) > len(said)
+    return not said or 2 * sum(NUMBER.match(cell) is not None for cell in said) > len(said)
 
 
 def mean(values: BySeed) -> str:
@@ -43,10 +43,17 @@ def gain(values: BySeed) -> str:
     return f"{100 * fmean(values.values()):+.1f}"
 
 
-def signed(difference: PairedDifference) -> str:
+def signed(difference: PairedDifference | None) -> str:
+    if difference is None:
+        return NOTHING
     error = difference.standard_error
     plus_minus = "" if error is None else f" ± {100 * error:.1f}"
     return f"{100 * difference.mean:+.1f}{plus_minus}"
+
+
+def of(text: str, measured: int, bases: int) -> str:
+    """A cell, with the number of bases that it is of where these are not all."""
+    return f"{text} ({measured} of {bases})" if 0 < measured < bases else text
 
 
 def extent(values: list[float]) -> str:

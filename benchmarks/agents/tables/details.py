@@ -24,10 +24,7 @@ PAPER_OVERLAPS = {
 
 def conditions(results: Results) -> str:
     """What the names stand for."""
-    rows = [
-        [name, BY_NAME[name].title, str(len(results.accuracy(name, "model", "base")))]
-        for name in results.conditions
-    ]
+    rows = [[name, BY_NAME[name].title, str(results.bases(name))] for name in results.conditions]
     return cells.markdown(["name", "how the agents came to be", "bases"], rows)
 
 

@@ -11,7 +11,7 @@ import click
 from benchmarks.agents.findings.results import Results, Row
 from benchmarks.agents.merges import catalogue
 from benchmarks.agents.running.machine import in_words, listed
-from benchmarks.agents.tables import accuracy, details, small
+from benchmarks.agents.tables import accuracy, choice, details, small
 
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -21,6 +21,11 @@ def every_table(results: Results) -> dict[str, Callable[[], str]]:
     named: dict[str, Callable[[], str]] = {
         "run": lambda: run(results),
         "conditions": lambda: details.conditions(results),
+        "losses": lambda: choice.losses(results),
+        "against": lambda: choice.against(results),
+        "ridge": lambda: choice.ridges(results),
+        "members": lambda: choice.members(results),
+        "mixtures": lambda: choice.mixtures(results),
         "accuracy": lambda: accuracy.headline(results),
         "differences": lambda: accuracy.differences(results),
         "chosen": lambda: accuracy.chosen(results),

@@ -41,7 +41,7 @@ BASE, AGENTS = "base", "agents, own task"
 SHOWN = (
     *("mean of task vectors", "sum of task vectors", "TIES", "DARE + TIES", "WUDI"),
     *("task arithmetic, tuned", "TIES, tuned"),
-    *("RAM", "RAM+", "RAM+, tuned scale and overlap_power"),
+    *("RAM", "RAM+", "RAM+, tuned overlap_power", catalogue.DIRECTIONS),
 )
 PANEL_WIDTH, ROW_HEIGHT, LEGEND_HEIGHT = 3.6, 0.28, 0.6
 PANELS_ACROSS = 3
@@ -59,7 +59,11 @@ def draw(results: Results, file: Path) -> None:
     # Text stays text in an SVG, and the same figures give the same bytes.
     style = {"svg.fonttype": "none", "svg.hashsalt": "agents", "text.color": INK}
     style |= dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), INK)
-    labels = [BASE, AGENTS, *SHOWN]
+    labels = [
+        label
+        for label in (BASE, AGENTS, *SHOWN)
+        if all(_values(results, condition, label) for condition in results.conditions)
+    ]
     across = min(PANELS_ACROSS, len(results.conditions))
     down = math.ceil(len(results.conditions) / across)
     height = ROW_HEIGHT * (len(labels) + 4) * down + LEGEND_HEIGHT

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.agents.running.machine import Row, processor, versions
 from benchmarks.agents.tiny import models
+from benchmarks.agents.tiny.mixtures import MixtureJob
 from benchmarks.agents.tiny.study import StudyJob
 
 PACKAGES = (
@@ -19,7 +20,12 @@ PACKAGES = (
 DIGITS = 4
 
 
-def collect(jobs: Sequence[StudyJob], seconds: dict[str, float], processes: int) -> Row:
+def collect(
+    jobs: Sequence[StudyJob],
+    mixtures: Sequence[MixtureJob],
+    seconds: dict[str, float],
+    processes: int,
+) -> Row:
     """Everything that the jobs have measured, how their agents were made, and with what."""
     machine = {"system": platform.system(), "processor": processor(), "processes": processes}
     return {
@@ -29,17 +35,22 @@ def collect(jobs: Sequence[StudyJob], seconds: dict[str, float], processes: int)
         "effort": asdict(jobs[0].base.effort),
         "seconds": {stage: round(value) for stage, value in seconds.items()},
         "conditions": {job.condition.name: asdict(job.condition) for job in jobs},
+        "mixtures": {job.mixture.name: job.mixture.members for job in mixtures},
         "training": [_training(job) for job in jobs],
-        "rows": [_rounded(row) for job in jobs for row in _rows(job)],
+        "rows": [
+            *(row for job in jobs for row in _rows(job, job.condition.name)),
+            *(row for job in mixtures for row in _rows(job, job.mixture.name)),
+        ],
     }
 
 
-def _rows(job: StudyJob) -> list[Row]:
+def _rows(job: StudyJob | MixtureJob, condition: str) -> list[Row]:
     """The job's rows; of the grids' points on validation prompts only the best is kept."""
-    where = {"condition": job.condition.name, "seed": job.base.seed}
-    rows = job.ledger.rows.values()
+    where = {"condition": condition, "seed": job.base.seed}
     return [
-        where | row for row in rows if (row["kind"], row.get("split")) != ("grid", "validation")
+        where | _rounded(row)
+        for row in job.ledger.rows.values()
+        if (row["kind"], row.get("split")) != ("grid", "validation")
     ]
 
 

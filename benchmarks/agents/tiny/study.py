@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 
 from benchmarks.agents.merges import catalogue
-from benchmarks.agents.merges.fusion import fisher, wudi
+from benchmarks.agents.merges.fusion import fisher
 from benchmarks.agents.running.ledger import Ledger, fingerprint
 from benchmarks.agents.running.machine import Row
 from benchmarks.agents.scores.regions import Regions, overlap_rows, statistics
@@ -18,7 +18,9 @@ from benchmarks.agents.tiny import models
 from benchmarks.agents.tiny.bench import Bench, Build, floats
 from benchmarks.agents.tiny.conditions import Condition
 
-FINISHED = "finished"
+PLAN = (catalogue.FIXED, catalogue.TUNED, catalogue.SWEEPS, catalogue.PAIRED, catalogue.OVER_RIDGE)
+FINISHED = f"finished {fingerprint(PLAN)}"
+"""Written last; whoever plans other merges measures those that are missing."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,11 @@ def measure(job: StudyJob) -> None:
         _sweeps(bench)
         _pairs(bench)
     _thresholds(bench)
+    for merge in catalogue.OVER_RIDGE[:: bench.job.effort.grid_step]:
+        bench.heldout("ridge", merge.label, bench.merging(merge))
     _regions(bench)
     bench.ledger.get("realised", lambda: _realised(bench))
-    bench.ledger.get(FINISHED, lambda: {"kind": FINISHED})
+    bench.ledger.get(FINISHED, lambda: {"kind": "finished"})
 
 
 def _models(bench: Bench) -> None:
@@ -81,7 +85,7 @@ def _fixed_merges(bench: Bench) -> None:
         bench.both("fixed", name, bench.merging(merge))
     squares = partial(fisher, bench.agents, job.architecture, job.effort.fisher_prompts)
     bench.both("fixed", "Fisher", squares)
-    bench.both("fixed", "WUDI", partial(wudi, bench.base, bench.agents, job.effort.wudi_iterations))
+    bench.both("fixed", catalogue.WUDI, bench.wudi)
     exact = bench.merging(catalogue.FIXED["RAM+"], dtype=torch.float32)
     bench.both("fixed", catalogue.FLOAT32_OUTPUT, exact)
 
