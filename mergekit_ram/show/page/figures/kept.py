@@ -167,7 +167,7 @@ def _reach(traces: list[go.Bar], whole: float | None) -> list[float]:
     values = [value for trace in traces for value in trace.x if value is not None]
     low, high = min([0.0, *values]), max([0.0, *values])
     end = max(high * look.ROOM_FOR_TEXT, 1.05 * (whole or 0.0)) or 1.0
-    return [low - (look.ROOM_FOR_TEXT - 1) * (end if low < 0 else 0), end]
+    return [low + (low - end) * (look.ROOM_FOR_TEXT - 1) if low < 0 else 0.0, end]
 
 
 def _grouped(

@@ -43,7 +43,7 @@ EDGE = {"color": MARK_COLOUR, "width": 1}
 GAP = {"color": palette.PANEL.day, "width": 2}
 """Around bars that touch each other."""
 
-ROOM_FOR_TEXT = 1.3
+ROOM_FOR_TEXT = 1.5
 """How far an axis reaches beyond the longest bar, whose number stands beside it."""
 
 MARGIN = {"l": 10, "r": 16, "t": 16, "b": 10}
