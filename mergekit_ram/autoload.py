@@ -25,6 +25,7 @@ METHOD_NAMES = frozenset({"ram", "ram_plus", "ram_directions"})
 
 PACKAGE = "mergekit.merge_methods"
 REGISTRY_MODULE = "mergekit.merge_methods.registry"
+HOST_MODULE = "mergekit_ram.host"
 REGISTRY_FUNCTIONS = ("get", "registered_methods")
 ARCHITECTURE_MODULE = "mergekit.architecture"
 MERGE_MODULE = "mergekit.merge"
@@ -202,9 +203,11 @@ def _bring_in(*, planners: bool) -> None:
     if _failure is not None:
         return
     try:
-        from mergekit_ram import compatibility
+        if HOST_MODULE not in sys.modules:
+            # Read from disk, and later on it is asked whenever it matters: not at every question.
+            from mergekit_ram import compatibility
 
-        compatibility.check_version()
+            compatibility.check_version()
 
         from mergekit_ram import host
 
