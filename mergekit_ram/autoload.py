@@ -202,9 +202,11 @@ def _bring_in(*, planners: bool) -> None:
     if _failure is not None:
         return
     try:
-        from mergekit_ram import compatibility
+        if "mergekit_ram.host" not in sys.modules:
+            from mergekit_ram import compatibility
 
-        compatibility.check_version()
+            # Once: mergekit asks at every tensor, and reading a version takes milliseconds.
+            compatibility.check_version()
 
         from mergekit_ram import host
 
