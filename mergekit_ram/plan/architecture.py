@@ -15,6 +15,7 @@ from typing import Any
 from mergekit.architecture import ModelArchitecture, ModuleArchitecture, WeightInfo
 from mergekit.architecture.base import ModuleDefinition
 from mergekit.common import set_config_value
+from mergekit.config import MergeConfiguration
 from transformers.core_model_loading import dot_natural_key
 
 from mergekit_ram.errors import InputError
@@ -141,3 +142,30 @@ def _layers_key(config: Any, layers: Mapping[int, Any]) -> str | None:
 
 def _renumbered(weight: WeightInfo, index: int) -> WeightInfo:
     return weight.model_copy(update={"name": LAYER.sub(f".{index}.", weight.name, count=1)})
+
+
+def check_slices(config: MergeConfiguration, architecture: ModelArchitecture) -> None:
+    """Layers that are not alike cannot be put in each other's place.
+
+    Raises:
+        InputError: slices do so.
+    """
+    slices = {name: module.slices for name, module in (config.modules or {}).items()}
+    if config.slices:
+        slices = {next(iter(architecture.modules)): config.slices}
+    for name, pieces in slices.items():
+        module = architecture.modules[name].architecture
+        assert isinstance(module, CheckpointModule)
+        if not pieces or module.is_uniform:
+            continue
+        layer = 0
+        for piece in pieces:
+            for source in piece.sources:
+                if source.layer_range[0] != layer:
+                    raise InputError(
+                        f"slices put layer {source.layer_range[0]} of {source.model} in place of "
+                        f"layer {layer}, and the layers of {architecture.architectures[0]} are not "
+                        "all alike. List the models under `models:`, or keep every layer at its "
+                        "place."
+                    )
+            layer += piece.sources[0].layer_range[1] - piece.sources[0].layer_range[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from mergekit.config import MergeConfiguration
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.naming import Keys, Naming, name_by_plan, unwrapped, without_wrappers
-from mergekit_ram.plan.architecture import CheckpointModule, architecture_of
+from mergekit_ram.plan.architecture import architecture_of, check_slices
 from mergekit_ram.plan.layout import Layout, layout_of
 from mergekit_ram.plan.matching import check_names
 
@@ -83,7 +84,7 @@ def choose(
     if config.modules and config.modules.keys() - own.architecture.modules.keys():
         # These modules are mergekit's; what they leave out is found when all is planned.
         return chooser.as_far_as_known(mergekits or find())
-    _check_slices(config, own.architecture)
+    check_slices(config, own.architecture)
     return own
 
 
@@ -99,14 +100,33 @@ class _Chooser:
         self.checkpoints = checkpoints
         self.config = config
         self._trust = trust_remote_code
-        self._layout: tuple[Layout | None] | None = None
 
-    @property
+    @functools.cached_property
     def layout(self) -> Layout | None:
         """Made when it is first needed: it builds a model without data."""
-        if self._layout is None:
-            self._layout = (layout_of(self.config, trust_remote_code=self._trust),)
-        return self._layout[0]
+        return layout_of(self.config, trust_remote_code=self._trust)
+
+    @functools.cached_property
+    def _loaded(self) -> dict[str, frozenset[str]]:
+        """What every stored name is loaded as, with and without wrappers; empty without layout.
+
+        All of a model's at once: there may be tens of thousands.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for checkpoint in self.checkpoints.values() if self.layout else ():
+            names = [*checkpoint.headers, *checkpoint.promised]
+            variants = {variant for name in names for variant, _ in unwrapped(name)}
+            found |= self.layout.loaded(variants) if self.layout else {}
+        return found
+
+    @functools.cached_property
+    def _keys(self) -> dict[str, str]:
+        """The name of every stored tensor in a loaded model; empty without layout."""
+        found: dict[str, str] = {}
+        for checkpoint in self.checkpoints.values() if self.layout else ():
+            variants = {variant for name in checkpoint.headers for variant, _ in unwrapped(name)}
+            found |= self.layout.names(variants) if self.layout else {}
+        return found
 
     def by_mergekit(self, architecture: ModelArchitecture) -> Plan | None:
         """mergekit's architecture if it names all that the base holds, else None."""
@@ -147,7 +167,7 @@ class _Chooser:
         """
         checkpoint = self.checkpoints[self.base]
         names = checkpoint.headers.keys()
-        naming = without_wrappers(names, self._known(names))
+        naming = without_wrappers(names, self._is_known if self.layout else None)
         kept = {n for n in naming.stored if self._is_kept(n)}
         self._check_promises(kept)
         missing = self.layout.missing(kept) if self.layout else []
@@ -167,25 +187,20 @@ class _Chooser:
         architecture = architecture_of(weights, self.config, name)
         return self._with_agents(architecture, planned, naming)
 
-    def _known(self, names: Iterable[str]) -> Callable[[str], bool] | None:
-        if self.layout is None:
-            return None
-        variants = {variant for name in names for variant, _ in unwrapped(name)}
-        loaded = self.layout.loaded(variants)
-        return lambda name: bool(loaded[name])
+    def _is_known(self, name: str) -> bool:
+        return bool(self._loaded[name])
 
     def _is_kept(self, name: str) -> bool:
         if self.layout is None:
             return True
-        return bool(self.layout.loaded([name])[name]) or not self.layout.is_ignored(name)
+        return bool(self._loaded.get(name)) or not self.layout.is_ignored(name)
 
     def _check_promises(self, kept: set[str]) -> None:
         """A tensor that the base's index promises and no file holds is missed if it is needed."""
-        for name, error in self.checkpoints[self.base].promised.items():
-            if self.layout is None:
-                raise error
-            needed = self.layout.loaded([name])[name]
-            if needed & set(self.layout.missing(kept)):
+        promised = self.checkpoints[self.base].promised
+        missing = set(self.layout.missing(kept)) if self.layout and promised else set()
+        for name, error in promised.items():
+            if self.layout is None or self._loaded[name] & missing:
                 raise error
 
     def _named(self, model: ModelReference, planned: set[str]) -> Naming:
@@ -205,8 +220,7 @@ class _Chooser:
             return set()
         found = set()
         for naming in others.values():
-            keys = self.layout.names(naming.stored)
-            found |= {name for name, key in keys.items() if key in self.layout.tied}
+            found |= {n for n in naming.stored if self._keys.get(n) in self.layout.tied}
         return found
 
     def _repacked(self, planned: set[str], others: Namings) -> set[str]:
@@ -228,12 +242,11 @@ class _Chooser:
         tied: tuple[str, ...] | None = None
         axis = None
         if self.layout is not None:
-            key = self.layout.names([name])[name]
+            key = self._keys.get(name, name)
             axis = self.layout.vocabulary.get(key)
             source = self.layout.tied.get(key)
             if source is not None:
-                keys = self.layout.names(planned)
-                tied = tuple(n for n, other in sorted(keys.items()) if other == source) or None
+                tied = tuple(n for n in sorted(planned) if self._keys.get(n, n) == source) or None
         return WeightInfo(
             name=name,
             optional=any(name not in naming.stored for naming in namings),
@@ -269,26 +282,3 @@ def _names(weights: Iterable[WeightInfo]) -> set[str]:
         for weight in weights
         for name in (weight.name, *(weight.aliases or ()), *(weight.tied_names or ()))
     }
-
-
-def _check_slices(config: MergeConfiguration, architecture: ModelArchitecture) -> None:
-    """Layers that are not alike cannot be put in each other's place."""
-    slices = {name: module.slices for name, module in (config.modules or {}).items()}
-    if config.slices:
-        slices = {next(iter(architecture.modules)): config.slices}
-    for name, pieces in slices.items():
-        module = architecture.modules[name].architecture
-        assert isinstance(module, CheckpointModule)
-        if not pieces or module.is_uniform:
-            continue
-        layer = 0
-        for piece in pieces:
-            for source in piece.sources:
-                if source.layer_range[0] != layer:
-                    raise InputError(
-                        f"slices put layer {source.layer_range[0]} of {source.model} in place of "
-                        f"layer {layer}, and the layers of {architecture.architectures[0]} are not "
-                        "all alike. List the models under `models:`, or keep every layer at its "
-                        "place."
-                    )
-            layer += piece.sources[0].layer_range[1] - piece.sources[0].layer_range[0]
