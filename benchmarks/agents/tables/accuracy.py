@@ -112,10 +112,11 @@ def _lines(results: Results) -> list[tuple[str, Callable[[str], BySeed]]]:
 
 
 def _detail(results: Results, condition: str, kind: str, name: str, label: str) -> list[str]:
+    whole = results.accuracy(condition, kind, name)
     return [
         label,
         *(cells.mean(results.task_accuracy(condition, kind, name, task)) for task in TASKS),
-        cells.spread(results.accuracy(condition, kind, name)),
+        cells.of(cells.spread(whole), len(whole), results.bases(condition)),
         cells.mean(results.accuracy(condition, kind, name, field="sampled")),
         cells.mean(results.accuracy(condition, kind, name, field="best_of_4")),
         cells.mean(results.retention(condition, kind, name)),
