@@ -27,6 +27,7 @@ from mergekit_ram.record.columns import (
 from mergekit_ram.record.invariants import Counts, broken
 from mergekit_ram.record.layout import lines
 from mergekit_ram.record.origins import FileRecord, ModelRecord, SampleRecord, Versions
+from mergekit_ram.record.parts import LayerRecord, PairRecord, ThresholdAgent, ThresholdRecord
 
 __all__ = [
     "RECORD_NAME",
@@ -143,55 +144,6 @@ class AgentRecord(Frozen):
         description="of a sample: 95 % intervals by field, those of a list by field and place "
         "(overlap_share.0); null where all was counted",
     )
-
-
-class PairRecord(Frozen):
-    """How two agents' updates meet."""
-
-    first: str
-    second: str
-    both: int = Field(description="parameters that both changed")
-    jaccard: float | None = Field(description="both / parameters that either changed")
-    cosine: float | None = Field(description="of their task vectors where both changed")
-    sign_conflicts: float | None = Field(
-        description="share of those parameters where one goes up and the other down"
-    )
-    gram_cosine: float | None = Field(
-        default=None,
-        description="of their Gram matrices, mean over all matrices that both changed: 0 where "
-        "they use other directions of the input, 1 where the same",
-    )
-    interval: Intervals | None = Field(default=None, description="as in an agent's record")
-
-
-class ThresholdAgent(Frozen):
-    """One agent at one ε; r and α as configured for most parameters."""
-
-    model: str
-    active: int
-    shared: int
-    unique: int
-    density: float
-    unique_share: float | None = Field(description="unique / active")
-    overlap_unique_ratio: float | None
-    rescale: float
-    interval: Intervals | None = None
-
-
-class ThresholdRecord(Frozen):
-    """The agents at one ε."""
-
-    epsilon: float
-    agents: tuple[ThresholdAgent, ...]
-
-
-class LayerRecord(Frozen):
-    """The tensors of one layer together; one outside of the layers stands for itself."""
-
-    name: str
-    numel: int
-    change: float = Field(description="share of its parameters that some agent changed")
-    interval: Intervals | None = None
 
 
 class Finding(Frozen):
