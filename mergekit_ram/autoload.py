@@ -186,7 +186,7 @@ def _answer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 
 def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
     """The registry's refusal of a method that does not exist, with the nearest that does."""
-    if len(asked) != 1 or not isinstance(asked[0], str):
+    if _failure is not None or len(asked) != 1 or not isinstance(asked[0], str):
         return error
     from mergekit_ram.plan import misspelt
 
@@ -221,19 +221,11 @@ def _bring_in(*, planners: bool) -> None:
                 for name in MERGING_MODULES:
                     importlib.import_module(f"mergekit_ram.{name}")
     except Exception as error:
-        _failure = _refusal(error)
+        from mergekit_ram.compatibility import refusal
+
+        _failure = refusal(error)
         LOG.warning("%s", _failure)
         _uninstall_host()
-
-
-def _refusal(error: Exception) -> Exception:
-    """An error that names both versions, whatever a strange mergekit made of our code."""
-    from mergekit_ram.compatibility import mismatch
-    from mergekit_ram.errors import RamError
-
-    if isinstance(error, RamError):
-        return error
-    return mismatch(f"what it needs ({_one_line(error)})")
 
 
 def _one_line(error: Exception) -> str:
@@ -263,11 +255,13 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     method = getattr(config, "merge_method", None)
     if not _wanted or method not in METHOD_NAMES:
         return wrapped(*args, **kwargs)
-    from mergekit.merge_methods import get
+    from mergekit_ram.compatibility import understood
 
-    from mergekit_ram.merges import boundary
-    from mergekit_ram.plan import misplaced
+    with understood():
+        from mergekit.merge_methods import get
 
+        from mergekit_ram.merges import boundary
+        from mergekit_ram.plan import misplaced
     with boundary.working("the merge"):
         if source:
             misplaced.warn_about_places(source, get(method).spec)
@@ -280,14 +274,10 @@ def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         if "mergekit_ram.plan.models" in sys.modules:
             sys.modules["mergekit_ram.plan.models"].forget_loaders()
         return wrapped(*args, **kwargs)
-    try:
-        from mergekit_ram.compatibility import check_version
+    from mergekit_ram.compatibility import understood
 
-        check_version()
-
+    with understood():
         from mergekit_ram.plan import models
-    except Exception as error:
-        raise _refusal(error) from None
     return models.find_architecture(wrapped, config, *args, **kwargs)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from mergekit_ram.errors import HostError
+from mergekit_ram.errors import HostError, RamError
 
 OLDEST_MERGEKIT = (0, 1, 5)
 FIRST_UNKNOWN_MERGEKIT = (0, 2)
@@ -75,3 +77,25 @@ def version(distribution: str) -> str:
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """Around imports of our code that a mergekit unlike ours may not let succeed.
+
+    Raises:
+        HostError: naming both versions.
+    """
+    try:
+        check_version()
+        yield
+    except Exception as error:
+        raise refusal(error) from None
+
+
+def refusal(error: Exception) -> Exception:
+    """An error that names both versions, whatever a strange mergekit made of our code."""
+    if isinstance(error, RamError):
+        return error
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return mismatch(f"what it needs ({reason})")
