@@ -10,9 +10,9 @@ from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.strata import Array, Stratum, Totals
-from mergekit_ram.merges.groups import factor_of
+from mergekit_ram.merges.groups import AgentPlaces, factor_of
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import AgentPlaces, agent_record
+from mergekit_ram.record.build import agent_record
 from mergekit_ram.record.schema import AgentRecord, PairRecord, ThresholdAgent
 
 RETAINED = {"ram": "retained_ram", "ram_directions": "retained_directions"}

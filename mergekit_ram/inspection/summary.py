@@ -18,9 +18,10 @@ from mergekit_ram.inspection.figures import (
 from mergekit_ram.inspection.intervals import with_change_intervals, with_intervals
 from mergekit_ram.inspection.sampling import GROUPS, Sample
 from mergekit_ram.inspection.strata import Array, Stratum, Totals
+from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.record.build import agent_places, layer_records, tensor_records
+from mergekit_ram.record.build import layer_records, tensor_records
 from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import (
     AgentRecord,

@@ -18,6 +18,7 @@ from mergekit.tokenizer import BuildTokenizer
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import AgentOverlap
+from mergekit_ram.tensors import agent_name
 
 Tokenizers = dict[Task[Any], Any]
 """Tokenizers that were built already, by the task that builds them."""
@@ -126,7 +127,27 @@ def settings_of(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference])
 
 def agents_of(merge: ExecuteMergeMethodTask) -> list[ModelReference]:
     """The merge's models but for its base, in the order of the configuration."""
-    return [model for model in merge.model_order if model != merge.base_model]
+    base = merge.base_model
+    if base is None:
+        return list(merge.model_order)
+    # Paths first: references as a whole are slow to compare, and asked for at every tensor.
+    path = base.model.path
+    return [model for model in merge.model_order if model.model.path != path or model != base]
+
+
+AgentPlaces = list[tuple[ExecuteMergeMethodTask, ModelReference]]
+"""Merges that an agent is part of, one for every set of parameters that it meets there."""
+
+
+def agent_places(merges: Sequence[ExecuteMergeMethodTask]) -> dict[str, AgentPlaces]:
+    """The places of every agent, by its name."""
+    found: dict[str, dict[object, tuple[ExecuteMergeMethodTask, ModelReference]]] = {}
+    for merge in merges:
+        shared = tuple(merge.parameters.items())
+        for model in agents_of(merge):
+            key = shared, tuple(merge.input_parameters[model].items())
+            found.setdefault(agent_name(model), {}).setdefault(key, (merge, model))
+    return {name: list(places.values()) for name, places in found.items()}
 
 
 def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> float:

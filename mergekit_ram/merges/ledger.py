@@ -11,7 +11,7 @@ from typing import Protocol
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.merges.groups import agents_of, factor_of
+from mergekit_ram.merges.groups import AgentPlaces, agent_places, factor_of
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import (
     LARGE_RESCALE,
@@ -21,7 +21,6 @@ from mergekit_ram.overlap import (
     OverlapStatistics,
     TensorOverlap,
 )
-from mergekit_ram.tensors import agent_name
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -71,9 +70,9 @@ class Ledger:
 
     def _complete(self, counted: Sequence[TensorOverlap]) -> OverlapStatistics:
         self.statistics = OverlapStatistics(tensors=tuple(counted))
-        agents = self.statistics.agents
+        agents, places = self.statistics.agents, agent_places(self.merges)
         for name, agent in zip(labels([agent.model for agent in agents]), agents, strict=True):
-            _log(name, agent, self.merges)
+            _log(name, agent, places[agent.model])
         return self.statistics
 
 
@@ -109,13 +108,12 @@ def described(name: str, agent: _Changes, factors: Collection[float]) -> str:
     )
 
 
-def _log(name: str, agent: AgentOverlap, merges: Sequence[ExecuteMergeMethodTask]) -> None:
+def _log(name: str, agent: AgentOverlap, places: AgentPlaces) -> None:
     """The agent's line, and warnings."""
     factors = {
         factor_of(merge, model, agent)
-        for merge in merges
-        for model in agents_of(merge)
-        if agent_name(model) == agent.model and merge.input_parameters[model]["weight"] != 0
+        for merge, model in places
+        if merge.input_parameters[model]["weight"] != 0
     }
     LOG.info("%s", described(name, agent, factors))
     if factors:

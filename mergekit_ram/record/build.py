@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 
-from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.merges.groups import agents_of, factor_of
+from mergekit_ram.merges.groups import AgentPlaces, agents_of, factor_of
 from mergekit_ram.merges.loads import PlannedLoads, loading_digest
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.layers import Place
@@ -108,21 +107,6 @@ def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
         )
         for name, own in found.items()
     )
-
-
-AgentPlaces = list[tuple[ExecuteMergeMethodTask, ModelReference]]
-"""Merges that an agent is part of, one for every set of parameters that it meets there."""
-
-
-def agent_places(merges: Sequence[ExecuteMergeMethodTask]) -> dict[str, AgentPlaces]:
-    """The places of every agent, by its name."""
-    found: dict[str, dict[object, tuple[ExecuteMergeMethodTask, ModelReference]]] = {}
-    for merge in merges:
-        shared = tuple(merge.parameters.items())
-        for model in agents_of(merge):
-            key = shared, tuple(merge.input_parameters[model].items())
-            found.setdefault(agent_name(model), {}).setdefault(key, (merge, model))
-    return {name: list(places.values()) for name, places in found.items()}
 
 
 def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: object) -> AgentRecord:

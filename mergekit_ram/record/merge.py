@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize
 from mergekit_ram.merges.notes import Note
 from mergekit_ram.record.build import (
-    agent_places,
     agent_record,
     base_names,
     layer_records,
