@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,14 +55,12 @@ class How:
         workers: processes; 1 is this one.
         engine: where they come from.
         only: the units to do, where other processes do the others.
-        finalise: finish the model once all units are done.
         restart: throw away what an earlier try has finished.
     """
 
     workers: int = 1
     engine: Engine = Engine.LOCAL
     only: range | None = None
-    finalise: bool = True
     restart: bool = False
 
 
@@ -105,7 +103,7 @@ class Driver:
         self._sum_up(plan)
         self._do(bench, plan.shards, "Merging")
         lacking = [unit.number for unit in plan.units if self.work.receipt(unit.number) is None]
-        if lacking or not self.how.finalise:
+        if lacking:
             raise Unfinished
         if self.how.only is not None:
             self.held.callback(lock_folder(self.job.out_path).release)
@@ -138,18 +136,18 @@ class Driver:
                 )
             self._check_finished(plan)
             return
-        clear(self.work.path)
+        self.work.clear()
         remove_earlier_model(self.work.output)
         self.work.begin(manifest)
 
     def _check_finished(self, plan: PlannedUnits) -> None:
         """Take a finished shard that is damaged as not done."""
-        done = 0
+        done, names = 0, self._names(plan)
         for unit in plan.units:
             receipt = self.work.receipt(unit.number)
             if receipt is None:
                 continue
-            place = self._place(receipt, plan)
+            place = self._place(receipt, names)
             if place is not None and not shard.is_intact(place, receipt.digest):
                 LOG.warning("%s is missing or damaged, and is made anew", place)
                 self.work.forget(unit.number)
@@ -212,14 +210,14 @@ class Driver:
         ordered = (found.get(merge.output_weight.name) for merge in plan.ledger.merges)
         return [counts for counts in ordered if counts is not None]
 
-    def _place(self, receipt: Receipt, plan: PlannedUnits) -> Path | None:
+    def _place(self, receipt: Receipt, names: Mapping[int, Path]) -> Path | None:
         """Where a finished shard is: in the work folder, or under its last name."""
         if receipt.file is None:
             return None
         path = self.work.path / receipt.file
         if path.exists():
             return path
-        named = self._names(plan).get(receipt.unit)
+        named = names.get(receipt.unit)
         return named if named is not None and named.exists() else path
 
     def _names(self, plan: PlannedUnits) -> dict[int, Path]:
@@ -252,7 +250,7 @@ class Driver:
         for number, path in names.items():
             receipt = self.work.receipt(number)
             assert receipt is not None
-            place = self._place(receipt, plan)
+            place = self._place(receipt, names)
             if place is not None and place != path:
                 os.replace(place, path)
             weight_map |= dict.fromkeys(receipt.tensors, path.name)
@@ -265,14 +263,6 @@ class Driver:
             text = json.dumps(index, indent=2)
             (self.work.output / f"{stem}.index.json").write_text(text, encoding="utf-8")
         plan.recorder.write(self.job.out_path)
-
-
-def clear(folder: Path) -> None:
-    """Remove a work folder's contents, but for the lock that this process holds."""
-    for file in folder.glob("unit-*"):
-        file.unlink()
-    for name in ("merge.json", "statistics.json"):
-        (folder / name).unlink(missing_ok=True)
 
 
 def remove(work: WorkFolder) -> None:

@@ -13,8 +13,6 @@ process that is killed at any moment leaves a unit either done or not begun.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
 from mergekit_ram.record.schema import ModelRecord, Versions
+from mergekit_ram.units import shard
 from mergekit_ram.units.numbering import Unit
 
 WORK_FOLDER = ".mergekit-ram"
@@ -96,6 +95,13 @@ class WorkFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._write(MANIFEST, manifest)
 
+    def clear(self) -> None:
+        """Forget what was begun here, but for the locks."""
+        for file in self.path.glob("unit-*"):
+            file.unlink()
+        for name in (MANIFEST, STATISTICS):
+            (self.path / name).unlink(missing_ok=True)
+
     def manifest(self) -> Manifest:
         """The plan that the folder is about.
 
@@ -147,12 +153,8 @@ class WorkFolder:
 
 def write_durably(path: Path, content: bytes) -> None:
     """Write a file under another name, flush it, and give it its name."""
-    draft = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.part")
-    with open(draft, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    shard.draft_of(path).write_bytes(content)
+    shard.settle(path)
 
 
 def _receipt_name(number: int) -> str:
