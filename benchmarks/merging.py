@@ -81,11 +81,15 @@ def seconds(
 
 @dataclass(frozen=True)
 class Look:
-    """A row of the table that inspects the merge by ``ram_plus`` in place of doing it."""
+    """A row of the table that inspects the merge by ``ram_plus`` in place of doing it.
+
+    With ``directions`` it works out what ``ram_directions`` would keep, which is a merge by that.
+    """
 
     label: str
     epsilons: tuple[float, ...] = ()
     sample: float | None = None
+    directions: bool = False
 
     def seconds(self, models: Path, agents: int, *, cuda: bool = False) -> float:
         """Seconds of one ``inspect``; imports are not in it."""
@@ -102,13 +106,16 @@ class Look:
         options = MergeOptions(quiet=True, cuda=cuda)
         sample = None if self.sample is None else Sample(self.sample)
         start = time.perf_counter()
-        mergekit_ram.inspect(config, options, epsilons=self.epsilons, sample=sample)
+        mergekit_ram.inspect(
+            config, options, epsilons=self.epsilons, sample=sample, directions=self.directions
+        )
         return time.perf_counter() - start
 
 
 LOOKS = (
-    Look("inspect"),
-    Look("inspect, four epsilons", epsilons=(1e-6, 1e-5, 1e-4, 1e-3)),
+    Look("inspect", directions=True),
+    Look("inspect, no directions"),
+    Look("inspect, four epsilons", epsilons=(1e-7, 1e-6, 1e-4, 1e-3)),
     Look("inspect, sample 0.01", sample=0.01),
 )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import platform
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from checkpoints import SHAPES, Checkpoints, Shape
-from merging import LOOKS, METHODS, Bus, Memory, Method, memory, seconds
+from merging import LOOKS, METHODS, Bus, Look, Memory, Method, memory, seconds
 from reach import reach
 
 DENSITIES = (0.032, 0.462, 0.543)
@@ -17,7 +18,7 @@ DENSITIES = (0.032, 0.462, 0.543)
 
 LABELS = tuple(method.label for method in METHODS)
 DTYPES = ("bfloat16", "float16", "float32")
-COLUMNS = "{:<20} {:>9} {:>9} {:>9} {:>10} {:>10}"
+COLUMNS = "{:<23} {:>9} {:>9} {:>9} {:>10} {:>10}"
 
 
 @click.command(context_settings={"show_default": True})
@@ -96,7 +97,8 @@ def main(
       python benchmarks/speed.py --size 0.05B --dtype float32 --cold
       python benchmarks/speed.py --cuda
 
-    Below it stand the ratios that this package is held to, measured in the same run.
+    "inspect" is the inspection of the merge by ram_plus. Below stand the ratios that this package
+    is held to, measured in the same run.
 
     With --cuda it also prints how fast the models' tensors go to the GPU and back, and how long
     that alone takes in a method with as many passes.
@@ -129,7 +131,7 @@ def main(
     )
     model_bytes = _bytes(models, agents)
     medians = {label: statistics.median(runs) for label, runs in times.items()}
-    click.echo(_table(methods, medians, memories, model_bytes))
+    click.echo(_table(methods, looks, medians, memories, model_bytes))
     if with_reach:
         anonymous = {label: used.anonymous for label, used in memories.items()}
         click.echo(f"\n{reach(dtype, medians, anonymous, with_import=True)}")
@@ -139,6 +141,7 @@ def main(
 
 def _table(
     methods: list[Method],
+    looks: Sequence[Look],
     medians: dict[str, float],
     memories: dict[str, Memory],
     model_bytes: tuple[int, int],
@@ -158,6 +161,10 @@ def _table(
                 f"{used.resident / 1e6:,.0f} MB" if used else "-",
             )
         )
+    for look in looks:
+        median = medians[look.label]
+        figures = (f"{median:.2f}", f"{median / medians['linear']:.2f}", "-", "-", "-")
+        lines.append(COLUMNS.format(look.label, *figures))
     return "\n".join(lines)
 
 
