@@ -12,8 +12,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import click
 import torch
 
+from mergekit_ram.kernels.directions import Dual, Primal
 from mergekit_ram.kernels.merge_directions import merge
-from mergekit_ram.kernels.products import PANELS
 
 EPSILON = 1e-5
 BASE_SPREAD = 0.02
@@ -60,7 +60,8 @@ def main(
     # The first round warms up.
     medians = {name: statistics.median(found[1:]) for name, found in times.items()}
     own = medians["ram_directions"]
-    speed = operations(rows, columns, agents) / own / 1e9
+    operations = min(side.operations(agents, rows, columns) for side in (Primal, Dual))
+    speed = operations / own / 1e9
     reached = 2 * PRODUCT_SIDE**3 / medians["torch.mm"] / 1e9
     wudi = medians["WUDI"] / steps * WUDI_STEPS
     click.echo(f"{rows} x {columns}, {agents} agents, {torch.get_num_threads()} threads, {device}")
@@ -69,17 +70,6 @@ def main(
         f"torch.mm                    {reached:7.1f} GFLOP/s, of which {speed / reached:.0%}"
     )
     click.echo(f"WUDI            {wudi:8.3f} s, {wudi / own:.0f} times as long")
-
-
-def operations(rows: int, columns: int, agents: int) -> float:
-    """Of all products and solutions; of a symmetric product those that are computed."""
-    symmetric = (PANELS + 1) / (2 * PANELS)
-    if columns <= agents * rows:
-        products = (symmetric + 1) * 2 * agents * rows * columns**2
-        return products + columns**3 / 3 + 2 * agents * columns**3
-    stacked = agents * rows
-    products = 2 * stacked**2 * columns * symmetric + 2 * 2 * rows * stacked * columns
-    return products + stacked**3 / 3 + 2 * rows * stacked**2
 
 
 def _models(

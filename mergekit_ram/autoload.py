@@ -18,6 +18,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from mergekit_ram import commands
 from mergekit_ram.switches import DISABLE_VARIABLE as DISABLE_VARIABLE
 from mergekit_ram.switches import is_set
 
@@ -281,7 +282,13 @@ def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     return models.find_architecture(wrapped, config, *args, **kwargs)
 
 
+def _wrap_command(module: ModuleType) -> None:
+    if _wanted:
+        _undo.extend(commands.wrap(module, _is_ours))
+
+
 _HOOKS = {
+    **dict.fromkeys(commands.COMMANDS, _wrap_command),
     REGISTRY_MODULE: _wrap_registry,
     PACKAGE: _wrap_registry,
     ARCHITECTURE_MODULE: _wrap_architecture,

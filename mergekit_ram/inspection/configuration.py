@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
 from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
@@ -15,9 +14,12 @@ from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError
 from mergekit_ram.methods import RamPlusMerge
 from mergekit_ram.plan.misplaced import warn_about_places
+from mergekit_ram.plan.recipe import read_recipe
 
 OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
 """Methods whose parameters mean what ours of the same name mean."""
+
+WAY_OUT = "Give the YAML file of a merge, or the output folder of one by ram or ram_plus."
 
 
 def read_config(path: str | Path) -> MergeConfiguration:
@@ -26,18 +28,11 @@ def read_config(path: str | Path) -> MergeConfiguration:
     Raises:
         InputError: the file cannot be read as one.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        config = MergeConfiguration.model_validate(yaml.safe_load(text))
-    except (OSError, ValueError, yaml.YAMLError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{path} cannot be read as a configuration of mergekit: {reason}. Give the YAML file "
-            "of a merge, or the output folder of one by ram or ram_plus."
-        ) from None
-    if config.merge_method in METHOD_NAMES:
-        warn_about_places(text, get(config.merge_method).spec)
-    return config
+    recipe = read_recipe(path, WAY_OUT)
+    method = recipe.config.merge_method
+    if method in METHOD_NAMES:
+        warn_about_places(recipe.text, get(method).spec)
+    return recipe.config
 
 
 def as_ram_plus(config: MergeConfiguration) -> MergeConfiguration:

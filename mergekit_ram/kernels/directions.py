@@ -12,8 +12,9 @@ to the directions of the input that it uses is kept. The criterion is that of WU
 
 An agent without a non-zero entry is left out of N. One agent alone is w τ. What is no matrix gets
 P. Rows of X are independent once the Grams are known, and these are sums over rows: two walks over
-blocks of rows (:mod:`.updates`), and about (N + 2) in² numbers in memory. Where in > N out, the
-same X comes from products ``[N out, N out]`` and two walks over blocks of columns.
+blocks of rows (:mod:`.updates`), and about (N + 2) in² numbers in memory. The same X comes from
+products ``[N out, N out]`` and two walks over blocks of columns, which is how it is reckoned where
+that takes fewer operations: where in > N out, and for many agents of a wide matrix.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from mergekit_ram.kernels.products import (
+    PANELS,
     add_square,
     factorise_in_place,
     mirror,
@@ -31,6 +33,9 @@ from mergekit_ram.kernels.products import (
     solve_in_place,
 )
 from mergekit_ram.kernels.updates import Block, Updates
+
+SQUARED = (PANELS + 1) / (2 * PANELS)
+"""Of a symmetric product, how much is computed."""
 
 POWER_STEPS = 6
 """Products that find about the largest eigenvalue: its size matters, not its digits."""
@@ -83,6 +88,12 @@ class Anchored:
 class Primal(Anchored):
     """X by N Grams ``[in, in]``, and a walk over rows."""
 
+    @staticmethod
+    def operations(count: int, height: int, width: int) -> float:
+        """Of all products and solutions; of a symmetric product those that are computed."""
+        products = (SQUARED + 1) * 2 * count * height * width**2
+        return products + width**3 / 3 + 2 * count * width**3
+
     def __init__(self, updates: Updates, factors: Sequence[float]):
         super().__init__(updates, factors)
         count, (_, width) = len(factors), updates.shape
@@ -132,6 +143,13 @@ class Dual(Anchored):
     With Z the τ_t / ‖τ_t‖ stacked, ``[N out, in]``, and K the (P − w_t τ_t) τ_tᵀ / ‖τ_t‖ side by
     side, ``[out, N out]``: X = P − K (Z Zᵀ + μ (N / in) I)⁻¹ Z.
     """
+
+    @staticmethod
+    def operations(count: int, height: int, width: int) -> float:
+        """As :meth:`Primal.operations`."""
+        stacked = count * height
+        products = 2 * stacked**2 * width * SQUARED + 2 * 2 * height * stacked * width
+        return products + stacked**3 / 3 + 2 * height * stacked**2
 
     def __init__(self, updates: Updates, factors: Sequence[float]):
         super().__init__(updates, factors)
@@ -184,9 +202,9 @@ class Dual(Anchored):
 
 
 def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
-    """Sum up the products of a matrix's smaller side, which says how it is walked over."""
-    height, width = updates.shape
-    kind = Dual if width > len(factors) * height else Primal
+    """Sum up the products of the side that takes fewer operations, and says what is walked over."""
+    size = (len(factors), *updates.shape)
+    kind = Dual if Dual.operations(*size) < Primal.operations(*size) else Primal
     updates.by_columns = kind is Dual
     return kind(updates, factors)
 

@@ -6,7 +6,7 @@ import difflib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 from mergekit.common import dtype_from_name
@@ -38,48 +38,62 @@ SHORT_DTYPES = {
 
 
 @dataclass(frozen=True)
-class _Level:
+class Level:
     """A kind of section of a recipe: its class in mergekit, and what its sections hold."""
 
     name: str
     known: type[BaseModel]
-    inner: Mapping[str, str]
+    inner: Mapping[str, Level]
+
+    @property
+    def is_of_one_model(self) -> bool:
+        return "model" in self.known.model_fields
+
+    def every(self) -> Iterator[Level]:
+        """This one and all that it can hold."""
+        yield self
+        for level in self.inner.values():
+            yield from level.every()
 
 
-_LEVELS = {
-    level.name: level
-    for level in (
-        _Level(
-            "recipe",
-            MergeConfiguration,
-            {"models": "model", "slices": "slice", "modules": "module"},
-        ),
-        _Level("module", OutputModuleDefinition, {"models": "model", "slices": "slice"}),
-        _Level("slice", OutputSliceDefinition, {"sources": "source"}),
-        _Level("model", InputModelDefinition, {}),
-        _Level("source", InputSliceDefinition, {}),
-    )
-}
-_OF_ONE_MODEL = ("model", "source")
+_MODEL = Level("model", InputModelDefinition, {})
+_SLICE = Level(
+    "slice", OutputSliceDefinition, {"sources": Level("source", InputSliceDefinition, {})}
+)
+_MODULE = Level("module", OutputModuleDefinition, {"models": _MODEL, "slices": _SLICE})
+RECIPE = Level(
+    "recipe", MergeConfiguration, {"models": _MODEL, "slices": _SLICE, "modules": _MODULE}
+)
 
 
-def warn_about_places(recipe: Any, spec: MergeMethodSpec) -> None:
+def warn_about_places(recipe: Any, spec: MergeMethodSpec, top: Level = RECIPE) -> None:
     """Warn of every key that has no effect where it stands, with the place where it would.
 
     Args:
         recipe: what the YAML file holds, as text or as read from it.
         spec: of the merge method.
+        top: what the command that reads it knows.
     """
     if isinstance(recipe, str):
         try:
             recipe = yaml.safe_load(recipe)
         except yaml.YAMLError:
             return
-    for warning in dict.fromkeys(_misplaced(recipe, _LEVELS["recipe"], "", spec)):
+    for warning in dict.fromkeys(_misplaced(recipe, top, "", spec, [*top.every()])):
         LOG.warning("%s", warning)
 
 
-def check_dtypes(config: MergeConfiguration) -> None:
+class HasDtypes(Protocol):
+    """A configuration of one of mergekit's commands."""
+
+    @property
+    def dtype(self) -> str | None: ...
+
+    @property
+    def out_dtype(self) -> str | None: ...
+
+
+def check_dtypes(config: HasDtypes) -> None:
     """Refuse a dtype that mergekit does not know before anything is opened.
 
     Raises:
@@ -98,18 +112,21 @@ def check_dtypes(config: MergeConfiguration) -> None:
             ) from None
 
 
-def _misplaced(node: Any, level: _Level, where: str, spec: MergeMethodSpec) -> Iterator[str]:
+def _misplaced(
+    node: Any, level: Level, where: str, spec: MergeMethodSpec, levels: list[Level]
+) -> Iterator[str]:
     if not isinstance(node, Mapping):
         return
     for key, value in node.items():
         if key == "parameters":
             yield from _conditions(value)
         elif key in level.inner:
-            inner = _LEVELS[level.inner[key]]
+            inner = level.inner[key]
             for name, item in _items(value):
-                yield from _misplaced(item, inner, _place(inner, item, name), spec)
+                yield from _misplaced(item, inner, _place(inner, item, name), spec, levels)
         elif key not in level.known.model_fields:
-            yield f"key '{key}' {where or 'at the top'} has no effect: {_remedy(key, level, spec)}"
+            remedy = _remedy(key, level, spec, levels)
+            yield f"key '{key}' {where or 'at the top'} has no effect: {remedy}"
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -119,25 +136,27 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{number}", item) for number, item in enumerate(value, start=1))
 
 
-def _place(level: _Level, item: Any, name: str) -> str:
-    if level.name in _OF_ONE_MODEL and isinstance(item, Mapping) and "model" in item:
+def _place(level: Level, item: Any, name: str) -> str:
+    if level.is_of_one_model and isinstance(item, Mapping) and "model" in item:
         return f"beside `model: {item['model']}`"
     return f"in {level.name} {name}"
 
 
-def _remedy(key: Any, level: _Level, spec: MergeMethodSpec) -> str:
+def _remedy(key: Any, level: Level, spec: MergeMethodSpec, levels: list[Level]) -> str:
     shared = [parameter.name for parameter in spec.shared_parameters]
     every = [parameter.name for parameter in spec.parameters]
-    if key in every and key not in shared and level.name in _OF_ONE_MODEL:
+    if key in every and key not in shared and level.is_of_one_model:
         return "write it under `parameters:` of that model"
     if key in every and key not in shared:
         return "write it under `parameters:` of a model, or of all of them at the top"
     if key in shared:
-        return "write it under `parameters:` at the top, of a module, or of a slice"
-    homes = [other for other in _LEVELS.values() if key in other.known.model_fields]
+        has_slices = any(other.name == "slice" for other in levels)
+        elsewhere = ", of a module, or of a slice" if has_slices else ""
+        return f"write it under `parameters:` at the top{elsewhere}"
+    homes = [other for other in levels if key in other.known.model_fields]
     if homes:
-        top = homes[0].name == "recipe"
-        return "it belongs at the top" if top else f"it belongs in a {homes[0].name}"
+        is_top = homes[0] is levels[0]
+        return "it belongs at the top" if is_top else f"it belongs in a {homes[0].name}"
     close = _close(str(key), [*level.known.model_fields, *every])
     if close:
         return f"did you mean '{close}'?"

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mergekit.config import MergeConfiguration
 from mergekit.merge_methods.base import MergeMethodSpec
+from pydantic import BaseModel
 
 from mergekit_ram.errors import MethodError
 
@@ -31,7 +31,7 @@ def unknown_method(name: str, known: Iterable[str]) -> MethodError:
     return MethodError(f"Unimplemented merge method {name}: {hint}")
 
 
-def warn_about_parameters(config: MergeConfiguration, spec: MergeMethodSpec) -> None:
+def warn_about_parameters(config: BaseModel, spec: MergeMethodSpec) -> None:
     """Warn of parameters that the method does not know, or not there; mergekit ignores both."""
     known = [parameter.name for parameter in spec.parameters]
     shared = [parameter.name for parameter in spec.shared_parameters]

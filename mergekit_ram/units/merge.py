@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import yaml
 from mergekit.config import MergeConfiguration
 from mergekit.merge import run_merge
 from mergekit.options import MergeOptions
@@ -17,6 +16,7 @@ from mergekit_ram import handover
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.units.driver import Driver, How, Unfinished, remove
 from mergekit_ram.units.estimate import Estimate, estimate
 from mergekit_ram.units.manifest import WORK_FOLDER, WorkFolder
@@ -72,22 +72,15 @@ def read_merge(config_file: Path, out_path: Path, options: MergeOptions) -> Requ
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    try:
-        text = config_file.read_text(encoding="utf-8")
-        config = MergeConfiguration.model_validate(yaml.safe_load(text))
-    except (OSError, ValueError, yaml.YAMLError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+    recipe = read_recipe(config_file)
+    method = recipe.config.merge_method
+    if method not in METHOD_NAMES:
         raise InputError(
-            f"{config_file} cannot be read as a configuration of mergekit: {reason}. Give the "
-            "YAML file of a merge."
-        ) from None
-    if config.merge_method not in METHOD_NAMES:
-        raise InputError(
-            f"{config_file}: merge_method {config.merge_method} is none of "
+            f"{config_file}: merge_method {method} is none of "
             f"{', '.join(sorted(METHOD_NAMES))}, which alone are merged by units; use "
             "mergekit-yaml."
         )
-    return Request(text, config, out_path, options)
+    return Request(recipe.text, recipe.config, out_path, options)
 
 
 def merge(request: Request, how: How) -> bool:

@@ -1,0 +1,58 @@
+"""Recipes of ours in mergekit's commands, looked at before these read them.
+
+What the commands refuse by themselves ends in a traceback, and what they drop they do not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mergekit.merge_methods import get
+from pydantic import ValidationError
+
+from mergekit_ram.merges import boundary
+from mergekit_ram.merges.headers import read_shard
+from mergekit_ram.plan.misplaced import Level, check_dtypes, warn_about_places
+from mergekit_ram.plan.misspelt import warn_about_parameters
+from mergekit_ram.plan.recipe import read_recipe, unreadable
+
+SAFETENSORS = ".safetensors"
+
+
+def run_yaml(command: Callable[[], Any], path: Path) -> Any:
+    """``mergekit-yaml`` on a recipe of ours.
+
+    Raises:
+        InputError: it is no configuration of mergekit; what a merge refuses comes from further in.
+    """
+    read_recipe(path)
+    return command()
+
+
+def run_raw(command: Callable[[], Any], path: Path) -> Any:
+    """``mergekit-pytorch`` on a recipe of ours.
+
+    Raises:
+        RamError: it is no configuration, names no dtype or a broken file, or cannot be merged.
+    """
+    from mergekit.scripts.merge_raw_pytorch import InputModelDefinition, RawPyTorchMergeConfig
+
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        config = RawPyTorchMergeConfig.model_validate(recipe)
+    except ValidationError as error:
+        raise unreadable(path, error) from None
+    check_dtypes(config)
+    spec = get(config.merge_method).spec
+    model = Level("model", InputModelDefinition, {})
+    warn_about_places(recipe, spec, Level("recipe", RawPyTorchMergeConfig, {"models": model}))
+    warn_about_parameters(config, spec)
+    paths = [config.base_model, *(entry.model for entry in config.models)]
+    for weights in filter(None, dict.fromkeys(paths)):
+        is_safetensors = weights.lower().endswith(SAFETENSORS)
+        read_shard(Path(weights), is_safetensors, weights)
+    with boundary.working("the merge"):
+        return command()

@@ -1,0 +1,59 @@
+"""A configuration of mergekit, read from its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from mergekit.config import MergeConfiguration
+from pydantic import ValidationError
+
+from mergekit_ram.errors import InputError, one_line
+
+WHAT_FAILS = (OSError, ValueError, yaml.YAMLError, RuntimeError)
+"""RuntimeError is mergekit's of a model's name that it cannot take apart, such as ``a+b+c``."""
+
+WAY_OUT = "Give the YAML file of a merge."
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration as text, and as mergekit understands it."""
+
+    text: str
+    config: MergeConfiguration
+
+
+def read_recipe(path: str | Path, way_out: str = WAY_OUT) -> Recipe:
+    """A configuration of any merge method.
+
+    Args:
+        path: of the YAML file.
+        way_out: a sentence about what is to be given.
+
+    Raises:
+        InputError: the file cannot be read as one.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return Recipe(text, MergeConfiguration.model_validate(yaml.safe_load(text)))
+    except WHAT_FAILS as error:
+        raise unreadable(path, error, way_out) from None
+
+
+def unreadable(path: str | Path, error: Exception, way_out: str = WAY_OUT) -> InputError:
+    """The error about a file that is no configuration."""
+    return InputError(
+        f"{path} cannot be read as a configuration of mergekit: {_reason(error)}. {way_out}"
+    )
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return one_line(error)
+    found = []
+    for problem in error.errors():
+        parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]]
+        found.append(f"{''.join(parts).lstrip('.') or 'the whole'}: {problem['msg']}")
+    return "; ".join(found)
