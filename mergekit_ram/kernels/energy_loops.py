@@ -106,7 +106,7 @@ def observe_block(
     for piece in range(len(edges) - 1):
         for start in range(edges[piece], edges[piece + 1], STRIP):
             length = min(STRIP, edges[piece + 1] - start)
-            load_strip(addresses, like, size, start, length, shift, bits)
+            load_strip(addresses, like, size, start, length, shift, bits, True)
             is_finite &= _subtract(values, length, finite, mean)
             for e in range(len(epsilons)):
                 _count_strip(values, length, epsilons[e], pattern_bits, cell, histograms[piece, e])
@@ -151,8 +151,8 @@ def compare_block(
     for piece in range(len(edges) - 1):
         for start in range(edges[piece], edges[piece + 1], STRIP):
             length = min(STRIP, edges[piece + 1] - start)
-            load_strip(addresses, like, size, start, length, shift, bits)
-            load_strip(outputs, like_output, size, start, length, output_shift, output_bits)
+            load_strip(addresses, like, size, start, length, shift, bits, True)
+            load_strip(outputs, like_output, size, start, length, output_shift, output_bits, True)
             out, same = output_values
             for i in range(length):
                 step[i] = np.float64(out[i]) - np.float64(values[0, i])

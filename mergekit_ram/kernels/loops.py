@@ -21,12 +21,12 @@ from mergekit_ram.kernels.machine import (
     compiled,
     load_strip,
     pattern,
+    row_of,
     select,
     store_strip,
     tally,
     tally_quads,
 )
-from mergekit_ram.kernels.strips import STRIP
 
 
 @compiled
@@ -172,7 +172,7 @@ def count_block(
         like: an array of their dtype.
         size: elements of each.
         shift: that makes floats of them.
-        values: scratch, float ``[1 + agents, STRIP]``.
+        values: scratch, float ``[1 + agents, strip]``; any strip that four divides.
         bits: the same memory as unsigned integers.
         epsilon: ε, of ``values``' dtype.
         finite: the largest finite number of that dtype.
@@ -182,21 +182,22 @@ def count_block(
     Returns:
         Whether every difference is finite.
     """
-    agents, groups = len(addresses) - 1, histograms.shape[0]
-    cell = np.empty(STRIP, np.int32)
-    worst = np.zeros(STRIP, bits.dtype)
-    quads, joined = _quads(groups, pattern_bits, size), np.empty(STRIP // QUAD, np.int32)
-    for start in range(0, size, STRIP):
-        length = min(STRIP, size - start)
-        load_strip(addresses, like, size, start, length, shift, bits)
-        base = values[0]
+    agents, groups, strip = len(addresses) - 1, histograms.shape[0], values.shape[1]
+    cell = np.empty(strip, np.int32)
+    worst = np.zeros(strip, bits.dtype)
+    quads, joined = _quads(groups, pattern_bits, size), np.empty(strip // QUAD, np.int32)
+    for start in range(0, size, strip):
+        length = min(strip, size - start)
+        load_strip(addresses, like, size, start, length, shift, bits, False)
+        base = row_of(addresses, 0, size, start, length, shift, values)
         for group in range(groups):
             _clear(cell, length)
             for t in range(agents):
                 code = 1 << pattern_bits
                 if t // pattern_bits == group:
                     code += 1 << (t % pattern_bits)
-                _add_active_noting(values[t + 1], base, length, epsilon, code, cell, worst)
+                value = row_of(addresses, t + 1, size, start, length, shift, values)
+                _add_active_noting(value, base, length, epsilon, code, cell, worst)
             _count_strip(cell, length, pattern_bits, joined, quads, histograms[group])
     if quads.shape[1] > 0:
         add_quads(quads, pattern_bits, histograms[0])
@@ -240,25 +241,26 @@ def merge_block(
     Returns:
         Whether every input is finite and every merged value smaller than ``largest``.
     """
-    agents, groups = len(addresses) - 1, histograms.shape[0]
-    overlap = np.empty(STRIP, np.int32)
-    cells = np.empty((groups, STRIP), np.int32)
-    shared = np.empty(STRIP, values.dtype)
-    lone = np.empty(STRIP, values.dtype)
+    agents, groups, strip = len(addresses) - 1, histograms.shape[0], values.shape[1]
+    overlap = np.empty(strip, np.int32)
+    cells = np.empty((groups, strip), np.int32)
+    shared = np.empty(strip, values.dtype)
+    lone = np.empty(strip, values.dtype)
     lone_bits = lone.view(bits.dtype)
-    worst = np.zeros(STRIP, bits.dtype)
-    quads, joined = _quads(groups, pattern_bits, size), np.empty(STRIP // QUAD, np.int32)
-    for start in range(0, size, STRIP):
-        length = min(STRIP, size - start)
-        load_strip(addresses, like, size, start, length, shift, bits)
-        base = values[0]
+    worst = np.zeros(strip, bits.dtype)
+    quads, joined = _quads(groups, pattern_bits, size), np.empty(strip // QUAD, np.int32)
+    for start in range(0, size, strip):
+        length = min(strip, size - start)
+        load_strip(addresses, like, size, start, length, shift, bits, False)
+        base = row_of(addresses, 0, size, start, length, shift, values)
         _clear(overlap, length)
         _clear(shared, length)
         for group in range(groups):
             _clear(cells[group], length)
         _copy(base, lone, length)
         for t in range(agents):
-            value, w, f = values[t + 1], weight[t], factor[t]
+            value = row_of(addresses, t + 1, size, start, length, shift, values)
+            w, f = weight[t], factor[t]
             # NaN counts as active, so that it is found in the result.
             _add_active(value, base, length, epsilon, 1, overlap)
             if t // pattern_bits < groups:

@@ -140,10 +140,21 @@ def _to_bfloat16(bits: Any) -> Any:
 
 @compiled
 def load_strip(
-    addresses: Array, like: Array, size: int, start: int, length: int, shift: int, bits: Array
+    addresses: Array,
+    like: Array,
+    size: int,
+    start: int,
+    length: int,
+    shift: int,
+    bits: Array,
+    copies: bool,
 ) -> None:
-    """All inputs' bit patterns of one strip, as those of floats."""
+    """All inputs' bit patterns of one strip, as those of floats.
+
+    Without ``copies``, what is stored as floats is left where it is: see :func:`row_of`.
+    """
     width, ahead = like.itemsize, np.uint64(start + len(bits[0]))
+    # A function that did nothing else would be left out as one without an effect.
     for t in range(len(addresses)):
         after = addresses[t] + ahead * np.uint64(width)
         for i in range(0, len(bits[0]) * width, LINE):
@@ -157,9 +168,19 @@ def load_strip(
         elif shift == FLOAT16:
             for i in range(length):
                 row[i] = _from_half(np.uint32(stored[i]))
-        else:
+        elif copies:
             for i in range(length):
                 row[i] = stored[i]
+
+
+@compiled
+def row_of(
+    addresses: Array, t: int, size: int, start: int, length: int, shift: int, values: Array
+) -> Array:
+    """One input's floats of a strip, to be read: those that were loaded, or the stored ones."""
+    if shift == 0:
+        return numba.carray(_pointer(addresses[t]), (size,), values.dtype)[start : start + length]
+    return values[t][:length]
 
 
 @compiled

@@ -20,7 +20,7 @@ import torch
 from mergekit_ram.kernels.chunks import Chunk, Chunks
 from mergekit_ram.kernels.recipe import Recipe
 from mergekit_ram.kernels.rounding import rounded
-from mergekit_ram.kernels.strips import BFLOAT16, FLOAT16, LANES, STRIP
+from mergekit_ram.kernels.strips import BFLOAT16, FLOAT16, LANES, STRIP, STRIP_BYTES
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -124,7 +124,7 @@ def counter(
     chunks: Chunks, epsilon: float, bits: int, histograms: torch.Tensor
 ) -> Callable[[Chunk], None]:
     """As :func:`mergekit_ram.kernels.torch_path.counter`, with all lanes in use."""
-    strip = Strip(chunks)
+    strip = Strip(chunks, length=_length(chunks))
     loop = _loops().module.count_block
     threshold, cells = strip.number(epsilon), histograms.numpy()
 
@@ -139,7 +139,7 @@ def merger(
     chunks: Chunks, recipe: Recipe, largest: float, bits: int, histograms: torch.Tensor
 ) -> Callable[[Chunk, torch.Tensor], bool]:
     """As :func:`mergekit_ram.kernels.torch_path.merger`, with all lanes in use."""
-    strip = Strip(chunks)
+    strip = Strip(chunks, length=_length(chunks))
     loop = _loops().module.merge_block
     arguments = (
         strip.number(recipe.epsilon),
@@ -178,15 +178,21 @@ def reads(chunks: Chunks) -> bool:
     return is_plain and can_hold(chunks.input_dtype, chunks)
 
 
+def _length(chunks: Chunks) -> int:
+    """Elements of a strip that is merged or counted."""
+    read = chunks.input_dtype if reads(chunks) else chunks.compute_dtype
+    return STRIP_BYTES // read.itemsize
+
+
 class Strip:
     """Scratch memory of one thread's loops, and how they find their inputs."""
 
-    def __init__(self, chunks: Chunks, count: int | None = None):
+    def __init__(self, chunks: Chunks, count: int | None = None, length: int = STRIP):
         is_double = chunks.compute_dtype == torch.float64
         self.number: Any = np.float64 if is_double else np.float32
         self.finite = np.finfo(self.number).max
         self._reads = reads(chunks)
-        self._values = np.empty((count or chunks.count, STRIP), self.number)
+        self._values = np.empty((count or chunks.count, length), self.number)
         self._bits = self._values.view(np.uint64 if is_double else np.uint32)
 
     def of(self, chunk: Chunk) -> tuple[Array, Array, int, int, Array, Array]:
