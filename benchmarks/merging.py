@@ -136,7 +136,7 @@ def memory(method: Method, models: Path, agents: int, out: Path, *, cuda: bool =
     process.start()
     anonymous = resident = 0
     while process.is_alive():
-        status = _status(process.pid)
+        status = process_status(process.pid)
         anonymous = max(anonymous, status.get("RssAnon", 0))
         resident = max(resident, status.get("VmHWM", 0))
         time.sleep(PROBE_SECONDS)
@@ -186,7 +186,7 @@ def _stored_tensors(model: Path) -> Iterator[Any]:
                 yield shard.get_tensor(name)
 
 
-def _status(pid: int | None) -> dict[str, int]:
+def process_status(pid: int | None) -> dict[str, int]:
     """The fields of ``/proc/PID/status`` that are sizes, in bytes."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -178,9 +178,10 @@ def row_of(
     addresses: Array, t: int, size: int, start: int, length: int, shift: int, values: Array
 ) -> Array:
     """One input's floats of a strip, to be read: those that were loaded, or the stored ones."""
+    row: Array = values[t][:length]
     if shift == 0:
-        return numba.carray(_pointer(addresses[t]), (size,), values.dtype)[start : start + length]
-    return values[t][:length]
+        row = numba.carray(_pointer(addresses[t]), (size,), values.dtype)[start : start + length]
+    return row
 
 
 @compiled

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 import yaml
 from mergekit.config import MergeConfiguration
-from mergekit.io.tasks import SaveTensor
+from mergekit.io.tasks import LoaderCache, SaveTensor
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 
@@ -175,7 +175,10 @@ def run_unit(job: Job, number: int) -> Receipt:
     Raises:
         RamError: as merging does; where this machine does not see a folder, with its name.
     """
-    return bench_of(job).run(number)()
+    receipt = bench_of(job).run(number)()
+    # Mapped files count as memory of this process, and one that grows is replaced by another.
+    LoaderCache().flush_all()  # type: ignore[no-untyped-call]
+    return receipt
 
 
 _benches: dict[tuple[str, str], Bench] = {}
