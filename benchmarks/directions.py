@@ -12,7 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout
 import click
 import torch
 
-from mergekit_ram.kernels.directions import Dual, Primal
+from mergekit_ram.kernels.directions import fewest_operations
 from mergekit_ram.kernels.merge_directions import merge
 
 EPSILON = 1e-5
@@ -60,8 +60,7 @@ def main(
     # The first round warms up.
     medians = {name: statistics.median(found[1:]) for name, found in times.items()}
     own = medians["ram_directions"]
-    operations = min(side.operations(agents, rows, columns) for side in (Primal, Dual))
-    speed = operations / own / 1e9
+    speed = fewest_operations(agents, rows, columns) / own / 1e9
     reached = 2 * PRODUCT_SIDE**3 / medians["torch.mm"] / 1e9
     wudi = medians["WUDI"] / steps * WUDI_STEPS
     click.echo(f"{rows} x {columns}, {agents} agents, {torch.get_num_threads()} threads, {device}")

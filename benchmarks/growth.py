@@ -6,9 +6,9 @@
 
 Workers take the next unit as they come free. A unit takes the longer of its arithmetic and of its
 bytes over the disk, which all workers that are at it share evenly. The counting units come first,
-and no shard is begun before the last of them is done. Rates of arithmetic are given per worker;
-``--count`` and ``--merge`` take what was measured on the machine at hand
-(``mergekit-ram merge --estimate`` prints the first).
+and no shard is begun before the last of them is done. Rates of arithmetic are given per worker:
+by default those of a worker with one thread beside another one, as ``benchmarks/by_units.py`` found
+them on an AMD EPYC. ``--count`` and ``--merge`` take others.
 """
 
 from __future__ import annotations
@@ -91,34 +91,25 @@ def limit_of(units: Sequence[Unit], workers: int, disk: float) -> str:
     return "disk" if unit.moved / (disk / workers) > unit.seconds else "arithmetic"
 
 
-def rows_of(case: Case, disk: float, count: float, merge: float) -> list[list[str]]:
-    """Times of a case on one disk, by workers."""
-    rows = []
-    before = None
-    for workers in WORKERS:
-        counts, shards = units_of(case, count, merge)
-        seconds = finished(counts, workers, disk) + finished(shards, workers, disk)
-        pays = "" if before is None or before / seconds > STOPPED_PAYING else "no longer pays"
-        limit = limit_of(shards, workers, disk)
-        rows.append(
-            [case.name, f"{disk / GB:g}", str(workers), f"{seconds / 60:,.1f}", limit, pays]
-        )
-        before = seconds
-    return rows
+def row_of(case: Case, disk: float, count: float, merge: float) -> list[str]:
+    """A case on one disk: minutes by workers, how many pay, and what limits those."""
+    counts, shards = units_of(case, count, merge)
+    seconds = [finished(counts, w, disk) + finished(shards, w, disk) for w in WORKERS]
+    paying = 0
+    while paying + 1 < len(WORKERS) and seconds[paying] / seconds[paying + 1] > STOPPED_PAYING:
+        paying += 1
+    limit = limit_of(shards, WORKERS[min(paying + 1, len(WORKERS) - 1)], disk)
+    minutes = [f"{value / 60:,.1f}" for value in seconds]
+    return [case.name, f"{disk / GB:g}", *minutes, f"{WORKERS[paying]}, then the {limit}"]
 
 
 @click.command()
-@click.option("--count", default=1.5, show_default=True, help="GB/s that a worker counts.")
-@click.option("--merge", default=1.2, show_default=True, help="GB/s that a worker merges.")
+@click.option("--count", default=4.4, show_default=True, help="GB/s that a worker counts.")
+@click.option("--merge", default=1.1, show_default=True, help="GB/s that a worker merges.")
 def main(count: float, merge: float) -> None:
     """Print the table of docs/large.md."""
-    rows = [
-        row
-        for case in CASES
-        for disk in DISKS
-        for row in rows_of(case, disk * GB, count * GB, merge * GB)
-    ]
-    head = ["merge", "disk, GB/s", "workers", "minutes", "limit", ""]
+    rows = [row_of(case, disk * GB, count * GB, merge * GB) for case in CASES for disk in DISKS]
+    head = ["merge", "GB/s", *map(str, WORKERS), "workers that pay"]
     click.echo(tabulate(rows, head, tablefmt="github", disable_numparse=True))
 
 

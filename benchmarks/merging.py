@@ -89,7 +89,7 @@ class Look:
     label: str
     epsilons: tuple[float, ...] = ()
     sample: float | None = None
-    directions: bool = False
+    directions: bool | None = None
 
     def seconds(self, models: Path, agents: int, *, cuda: bool = False) -> float:
         """Seconds of one ``inspect``; imports are not in it."""
@@ -113,8 +113,8 @@ class Look:
 
 
 LOOKS = (
-    Look("inspect", directions=True),
-    Look("inspect, no directions"),
+    Look("inspect"),
+    Look("inspect, directions", directions=True),
     Look("inspect, four epsilons", epsilons=(1e-7, 1e-6, 1e-4, 1e-3)),
     Look("inspect, sample 0.01", sample=0.01),
 )

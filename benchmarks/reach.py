@@ -43,10 +43,10 @@ RATIOS = (
     Ratio("ram_plus", "linear", 1.6, dtypes=("float32",)),
     Ratio("mergekit ramplus_tl", "ram_plus", 9.0, at_least=True),
     Ratio("ram_directions", "ties", 1.0),
-    Ratio("inspect, no directions", "ram_plus", 2.0),
-    Ratio("inspect, four epsilons", "inspect, no directions", 1.3),
+    Ratio("inspect", "ram_plus", 2.0),
+    Ratio("inspect, four epsilons", "inspect", 1.3),
     Ratio("inspect, sample 0.01", "ram_plus", 0.1),
-    Ratio("inspect", "ram_directions", 1.3),
+    Ratio("inspect, directions", "ram_directions", 1.3),
 )
 
 MORE_MEMORY = {"ram": 64 * MEGABYTE, "ram_plus": 64 * MEGABYTE, "ram_directions": 1000 * MEGABYTE}

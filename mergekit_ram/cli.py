@@ -99,9 +99,9 @@ def _is_number(text: str) -> bool:
 )
 @click.option(
     "--directions/--no-directions",
-    default=True,
-    show_default=True,
-    help="Reckon what ram_directions would keep, which takes as long as that merge.",
+    default=None,
+    help="Reckon what ram_directions would keep, which takes as long as that merge. By default "
+    "where that is the method, or takes little time.",
 )
 @click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
@@ -115,7 +115,7 @@ def inspect(
     fraction: float | None,
     seed: int,
     realised: bool,
-    directions: bool,
+    directions: bool | None,
     strict: bool,
     chosen: Chosen,
 ) -> None:
@@ -184,7 +184,7 @@ def _inspected(
     epsilons: tuple[float, ...],
     fraction: float | None,
     seed: int,
-    wanted: tuple[bool, bool],
+    wanted: tuple[bool, bool | None],
     chosen: Chosen,
 ) -> OverlapRecord:
     from mergekit_ram.inspection.inspect import inspect as inspect_merge

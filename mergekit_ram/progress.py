@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tqdm
 
@@ -15,6 +15,10 @@ SECONDS_BETWEEN_LINES = 10.0
 LINE = (
     "{desc}: {n_fmt} of {total_fmt} {unit}s, {percentage:.0f} %, "
     "{elapsed} elapsed, {remaining} left{postfix}"
+)
+LINE_OF_BYTES = (
+    "{desc}: {n_fmt}B of {total_fmt}B, {percentage:.0f} %, "
+    "{elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
 )
 
 
@@ -27,14 +31,26 @@ def progress(items: Iterable[Item], title: str, *, unit: str, quiet: bool) -> tq
         unit: what one of them is called.
         quiet: show nothing.
     """
+    return _shown(LINE, iterable=items, desc=title, unit=unit, disable=quiet)
+
+
+def progress_in_bytes(total: int, title: str, *, quiet: bool) -> tqdm.tqdm[NoReturn]:
+    """A bar, or lines of a log, to be told of bytes as they are done.
+
+    Args:
+        total: bytes that there are.
+        title: what is done with them.
+        quiet: show nothing.
+    """
+    return _shown(LINE_OF_BYTES, total=total, desc=title, unit="B", unit_scale=True, disable=quiet)
+
+
+def _shown(line: str, **options: Any) -> tqdm.tqdm[Any]:
     if sys.stderr.isatty():
-        return tqdm.tqdm(items, desc=title, unit=unit, disable=quiet)
+        return tqdm.tqdm(**options)
     return _Lines(
-        items,
-        desc=title,
-        unit=unit,
-        disable=quiet,
-        bar_format=LINE,
+        **options,
+        bar_format=line,
         mininterval=SECONDS_BETWEEN_LINES,
         maxinterval=SECONDS_BETWEEN_LINES,
         # Never skip the look at the clock because the items before were fast.

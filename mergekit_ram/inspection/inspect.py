@@ -7,6 +7,7 @@ all is counted.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +23,7 @@ from mergekit_ram.autoload import install
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import HostError, InputError, ParameterError
 from mergekit_ram.inspection.configuration import read_config
+from mergekit_ram.inspection.cost import LITTLE, operations
 from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
 from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
@@ -32,8 +34,11 @@ from mergekit_ram.merges.boundary import working
 from mergekit_ram.plan.layouts import layouts_of_model
 from mergekit_ram.record.build import base_names, settings_record, versions
 from mergekit_ram.record.findings import findings_of, noted
+from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
 from mergekit_ram.record.source import is_record
+
+LOG = logging.getLogger("mergekit_ram")
 
 
 @working("the inspection")
@@ -44,7 +49,7 @@ def inspect(
     epsilons: float | Iterable[float] = (),
     sample: Sample | float | None = None,
     realised: bool = True,
-    directions: bool = True,
+    directions: bool | None = None,
 ) -> OverlapRecord:
     """Inspect the merge that a configuration describes, as if by ``ram_plus``.
 
@@ -59,7 +64,8 @@ def inspect(
         sample: look at this share of the rows, between 0 and 1; every figure is then an estimate.
         realised: read the models a second time for ``realised_rescale``.
         directions: reckon what ``ram_directions`` would keep, which takes as long as that merge;
-            never of a sample, which lacks rows of every matrix.
+            never of a sample, which lacks rows of every matrix. By default where that is the
+            method, or takes little time: up to some 100M parameters.
 
     Raises:
         RamError: the models do not fit together, or cannot be merged.
@@ -85,7 +91,7 @@ def _looked_at(
     options: MergeOptions,
     thresholds: tuple[float, ...],
     sample: Sample | None,
-    wanted: tuple[bool, bool],
+    wanted: tuple[bool, bool | None],
     started: float,
 ) -> OverlapRecord:
     realised, directions = wanted
@@ -95,7 +101,9 @@ def _looked_at(
     if thresholds:
         thresholds = tuple(sorted({*thresholds, *_values(settings.epsilon)}))
     walk = Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
-    measured = _directions(config, merges) if directions and sample is None else None
+    measured = _directions(config, merges) if directions is not False and sample is None else None
+    if measured is not None and directions is None and not _is_cheap(config, plan, measured):
+        measured = None
     strata = list(walk.observe(thresholds, measured))
     summary = Summary(merges, plan.loads, strata, thresholds, sample, config.merge_method)
     if realised:
@@ -131,6 +139,20 @@ def _directions(config: MergeConfiguration, merges: Sequence[ExecuteMergeMethodT
         ridge=float(given) if is_one else RIDGE,  # type: ignore[arg-type]
         layouts=layouts_of_model(base),
     )
+
+
+def _is_cheap(config: MergeConfiguration, plan: MergeRecorder, how: Directions) -> bool:
+    """Whether directions are looked at without being asked for; says so where they are not."""
+    if config.merge_method == RamDirectionsMerge.spec.name:
+        return True
+    needed = operations(plan.ledger.merges, plan.loads, how.layouts)
+    if needed > LITTLE:
+        LOG.warning(
+            "what ram_directions would keep is left out: it takes %.1f TFLOP, as long as that "
+            "merge; --directions (in Python directions=True) asks for it",
+            needed / 1e12,
+        )
+    return needed <= LITTLE
 
 
 def _as_sample(share: Sample | float | None) -> Sample | None:

@@ -36,6 +36,9 @@ T = TypeVar("T")
 KEPT_BYTES = 2**30
 """Of a sample that stays in memory for the second pass; a larger one is read again."""
 
+COUNTING = "Counting overlaps"
+COUNTING_AND_SOLVING = "Counting overlaps, solving for directions (--no-directions is faster)"
+
 
 @dataclass(frozen=True)
 class Directions:
@@ -128,7 +131,8 @@ class Walk:
             directions: how ``ram_directions`` would merge; by default that is not looked at.
         """
         size = 0
-        for tensor in self._tensors("Counting overlaps"):
+        title = COUNTING if directions is None else COUNTING_AND_SOLVING
+        for tensor in self._tensors(title):
             group, settings = tensor.drawn.group, tensor.settings
             # λ is not known yet, and not asked for.
             plain = {name: value for name, value in settings.items() if name != "rescale"}

@@ -203,10 +203,18 @@ class Dual(Anchored):
 
 def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
     """Sum up the products of the side that takes fewer operations, and says what is walked over."""
-    size = (len(factors), *updates.shape)
-    kind = Dual if Dual.operations(*size) < Primal.operations(*size) else Primal
+    kind = _kind(len(factors), *updates.shape)
     updates.by_columns = kind is Dual
     return kind(updates, factors)
+
+
+def fewest_operations(count: int, height: int, width: int) -> float:
+    """Of all products and solutions for a matrix ``[height, width]`` of so many agents."""
+    return _kind(count, height, width).operations(count, height, width)
+
+
+def _kind(*size: int) -> type[Primal] | type[Dual]:
+    return Dual if Dual.operations(*size) < Primal.operations(*size) else Primal
 
 
 def _diagonal_sums(squares: Iterable[torch.Tensor]) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ import torch
 
 from mergekit_ram.kernels.chunks import Chunk, KernelInputError, KernelOverflowError
 
-START = 65_536
+START = 262_144
 """Elements that the loops merge in the time that a thread takes to start: some 60 µs where
 processors wait for it, and more where they do not."""
 

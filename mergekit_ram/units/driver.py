@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tqdm
 from mergekit.graph import Task
 from mergekit.tokenizer import TokenizerInfo
 
@@ -27,6 +26,7 @@ from mergekit_ram.overlap import TensorOverlap
 from mergekit_ram.plan.earlier import remove_earlier_model
 from mergekit_ram.plan.folder import check_output
 from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.record.build import versions
 from mergekit_ram.units import shard
 from mergekit_ram.units.engines import Engine, run_apart, run_here
@@ -162,13 +162,8 @@ class Driver:
         if not todo:
             return
         size = {unit.number: unit.read + unit.written for unit in todo}
-        with tqdm.tqdm(
-            total=sum(size.values()),
-            desc=title,
-            unit="B",
-            unit_scale=True,
-            disable=self.job.options.quiet,
-        ) as bar:
+        quiet = self.job.options.quiet
+        with progress_in_bytes(sum(size.values()), title, quiet=quiet) as bar:
             done = itertools.count(1)
 
             def seen(number: int) -> None:

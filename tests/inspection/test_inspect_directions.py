@@ -8,10 +8,15 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from mergekit.config import MergeConfiguration
+from mergekit.options import MergeOptions
 from models import Trio, forget_loaded_models
 
 from mergekit_ram.cli import main
+from mergekit_ram.inspection.cost import operations
 from mergekit_ram.inspection.inspect import inspect
+from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
+from mergekit_ram.kernels.directions import Dual, Primal, fewest_operations
+from mergekit_ram.plan.layouts import layouts_of_model
 from mergekit_ram.record.schema import OverlapRecord
 
 
@@ -103,6 +108,32 @@ def test_the_command_shows_them_unless_told_not_to(trio: Trio, tmp_path):
     forget_loaded_models()
     short = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet", "--no-directions"]).output
     assert "directions" not in short
+
+
+def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypatch, caplog):
+    monkeypatch.setattr("mergekit_ram.inspection.inspect.LITTLE", 0.0)
+    assert inspected(trio).agents[0].retained_directions is None
+    (line,) = [r.message for r in caplog.records if "ram_directions" in r.message]
+    assert line == (
+        "what ram_directions would keep is left out: it takes 0.0 TFLOP, as long as that merge; "
+        "--directions (in Python directions=True) asks for it"
+    )
+    caplog.clear()
+    assert inspected(trio, directions=True).agents[0].retained_directions is not None
+    assert inspected(trio, "ram_directions").agents[0].retained_directions is not None
+    assert not caplog.records
+
+
+def test_what_they_cost_is_known_from_shapes(trio: Trio):
+    config = MergeConfiguration.model_validate(trio.config("ram_plus"))
+    plan = plan_as_ram_plus(config, MergeOptions(quiet=True))
+    found = operations(plan.ledger.merges, plan.loads, layouts_of_model(None))
+    matrices = [tensor.shape for tensor in trio.base.values() if tensor.ndim == 2]
+    assert found == pytest.approx(sum(fewest_operations(3, *shape) for shape in matrices))
+    assert all(
+        fewest_operations(3, *shape) == min(side.operations(3, *shape) for side in (Primal, Dual))
+        for shape in matrices
+    )
 
 
 def test_the_page_draws_them(trio: Trio):

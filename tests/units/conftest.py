@@ -26,9 +26,18 @@ class Undisturbed:
 @pytest.fixture(scope="module", params=["ram_plus", "ram"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory) -> Undisturbed:
     """A merge of each method by ``mergekit-yaml``."""
-    folder = tmp_path_factory.mktemp("units")
+    return _merged(request.param, tmp_path_factory.mktemp("units"))
+
+
+@pytest.fixture(scope="module")
+def over_directions(tmp_path_factory) -> Undisturbed:
+    """The same by ``ram_directions``."""
+    return _merged("ram_directions", tmp_path_factory.mktemp("units"))
+
+
+def _merged(method: str, folder: Path) -> Undisturbed:
     trio = Trio(folder)
-    config = trio.config(request.param)
+    config = trio.config(method)
     out = folder / "plain"
     succeed(run_yaml(config, out, "--no-copy-tokenizer", "--out-shard-size", SHARD_SIZE))
     recipe = folder / "recipe.yml"

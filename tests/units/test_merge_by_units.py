@@ -38,8 +38,15 @@ def test_two_workers_write_the_same(undisturbed, tmp_path):
     assert_finished(tmp_path / "out", undisturbed.weights)
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_directions_by_units_are_the_same(over_directions, tmp_path, workers):
+    result = merge(over_directions.recipe, tmp_path / "out", "--workers", workers)
+    assert result.exit_code == 0, result.output
+    assert_finished(tmp_path / "out", over_directions.weights)
+
+
 def test_tries_that_are_killed_at_random_moments_end_in_the_same_bytes(undisturbed, tmp_path):
-    last = killed_at_random(undisturbed.recipe, tmp_path / "out", tries=10, seed=1)
+    last = killed_at_random(undisturbed.recipe, tmp_path / "out", tries=20, seed=1)
     assert int(last.removeprefix("killed ")) > 0
     assert_finished(tmp_path / "out", undisturbed.weights)
 
