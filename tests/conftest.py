@@ -20,13 +20,16 @@ SLOW = (
     "benchmark/",
     "command/test_answers_at_once.py",
     "command/test_architectures.py",
+    "command/test_numba_fails.py",
     "documents/test_inspect_document.py",
     "documents/test_python_records.py",
     "documents/test_readme.py",
     "inspection/test_inspect_in_python.py",
     "plan/test_one_merge_one_folder.py",
     "plan/test_output_folder.py",
+    "record/test_told.py",
     "show/test_page",
+    "test_status",
     "units/",
 )
 """Files of tests that take long: processes, browsers, training, or packages of extras."""
