@@ -14,10 +14,9 @@ from pathlib import Path
 
 import click
 import yaml
-from checkpoints import SHAPES, Checkpoints
+from checkpoints import DENSITIES, SHAPES, Checkpoints
 from merging import PROBE_SECONDS, RAM_PLUS, process_status
 
-DENSITIES = (0.032, 0.462, 0.543)
 COLUMNS = "{:<32} {:>9} {:>16} {:>22}"
 SCRIPTS = Path(sys.executable).parent
 WHOLE = "mergekit-yaml"
@@ -48,8 +47,9 @@ def main(size: str, shard: str, rounds: int, folder: Path) -> None:
     mapped pages of the models do not count.
     """
     agents = len(DENSITIES)
-    models = folder / f"{size}-bfloat16-{agents}-{'-'.join(f'{d:g}' for d in DENSITIES)}"
-    parameters = Checkpoints(SHAPES[size], DENSITIES, "bfloat16").make(models)
+    checkpoints = Checkpoints(SHAPES[size], DENSITIES, "bfloat16")
+    models = folder / checkpoints.folder_name(size)
+    parameters = checkpoints.make(models)
     recipe, out = folder / "recipe.yml", folder / "out"
     recipe.write_text(yaml.safe_dump(RAM_PLUS.recipe(models, agents)))
     end = [str(recipe), str(out), "--no-copy-tokenizer", "--out-shard-size", shard, "--quiet"]

@@ -19,6 +19,9 @@ STEP_SPREAD = 2e-4
 
 RECORD = "benchmark.json"
 
+DENSITIES = (0.032, 0.462, 0.543)
+"""Shares of parameters that the paper's three agents changed; further agents repeat them."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -59,6 +62,11 @@ class Checkpoints:
     shape: Shape
     densities: tuple[float, ...]
     dtype: str
+
+    def folder_name(self, size: str) -> str:
+        """A name for these models, told apart by all that they are made from."""
+        densities = "-".join(f"{density:g}" for density in dict.fromkeys(self.densities))
+        return f"{size}-{self.dtype}-{len(self.densities)}-{densities}"
 
     def make(self, folder: Path) -> int:
         """Write ``base``, ``agent0``, ``agent1`` … into ``folder``, unless they lie there.

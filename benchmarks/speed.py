@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from checkpoints import SHAPES, Checkpoints, Shape
+from checkpoints import DENSITIES, SHAPES, Checkpoints, Shape
 from merging import LOOKS, METHODS, Bus, Look, Memory, Method, memory, seconds
 from reach import reach
-
-DENSITIES = (0.032, 0.462, 0.543)
-"""Shares of parameters that the paper's three agents changed; further agents repeat them."""
 
 LABELS = tuple(method.label for method in METHODS)
 DTYPES = ("bfloat16", "float16", "float32")
@@ -105,10 +102,7 @@ def main(
     """
     densities = tuple(density[number % len(density)] for number in range(agents))
     checkpoints = Checkpoints(Shape(*shape) if shape else SHAPES[size], densities, dtype)
-    name = "x".join(map(str, shape)) if shape else size
-    models = (
-        folder / f"{name}-{dtype}-{agents}-{'-'.join(f'{d:g}' for d in dict.fromkeys(density))}"
-    )
+    models = folder / checkpoints.folder_name("x".join(map(str, shape)) if shape else size)
     parameters = checkpoints.make(models)
     methods = [method for method in METHODS if method.label in {"linear", *labels}]
 

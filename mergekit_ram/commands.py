@@ -50,21 +50,21 @@ def _run(
     kwargs: Any,
 ) -> Any:
     path = Path(kwargs.get(argument) or os.devnull)
-    if not is_ours(_method_of(path)):
+    recipe = _read(path)
+    if not (isinstance(recipe, dict) and is_ours(recipe.get("merge_method"))):
         return wrapped(*args, **kwargs)
     from mergekit_ram.compatibility import understood
 
     with understood():
         from mergekit_ram.plan import reading
-    return getattr(reading, around)(partial(wrapped, *args, **kwargs), path)
+    return getattr(reading, around)(partial(wrapped, *args, **kwargs), path, recipe)
 
 
-def _method_of(path: Path) -> object:
-    """What a recipe is merged by; of a broken one nobody knows, and its command says so."""
+def _read(path: Path) -> object:
+    """What a recipe holds; a broken one is nobody's, and its command says so."""
     import yaml
 
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return None
-    return recipe.get("merge_method") if isinstance(recipe, dict) else None

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.directions import default_layout
 from mergekit_ram.kernels.directions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
-from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.merges.naming import headers_of
 from mergekit_ram.plan.layouts import Layouts
+from mergekit_ram.plan.uses import Uses
 
 LITTLE = 1e12
 """Operations that two cores do in about five seconds, for models of some 100M parameters."""
@@ -29,20 +28,16 @@ def operations(
         loads: what they read.
         layouts: where the matrices are.
     """
-    headers: dict[str, Mapping[str, TensorHeader]] = {}
-    total = 0.0
+    uses, total = Uses(), 0.0
     for merge in merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        for load in loads.get(name, ())[:1]:
-            if load.model not in headers:
-                headers[load.model] = headers_of(load.index, load.model)
-            found = (headers[load.model].get(stored) for stored in load.names)
-            header = next((h for h in found if h is not None), None)
-            if header is None or count < 2:
-                continue
-            tensor = header.as_meta()
-            layout = layouts.find(name) or default_layout(name, header.shape)
-            if layout.holds_matrices(tensor):
-                matrices = layout.matrices(tensor)
-                total += math.fsum(fewest_operations(count, *matrix.shape) for matrix in matrices)
+        headers = (uses.header(load, merge) for load in loads.get(name, ()))
+        header = next((found for found in headers if found is not None), None)
+        if header is None or count < 2:
+            continue
+        tensor = header.as_meta()
+        layout = layouts.find(name) or default_layout(name, header.shape)
+        if layout.holds_matrices(tensor):
+            matrices = layout.matrices(tensor)
+            total += math.fsum(fewest_operations(count, *matrix.shape) for matrix in matrices)
     return total

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from mergekit.config import MergeConfiguration
-from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
 from mergekit_ram.autoload import install
@@ -101,9 +100,8 @@ def _looked_at(
     if thresholds:
         thresholds = tuple(sorted({*thresholds, *_values(settings.epsilon)}))
     walk = Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
-    measured = _directions(config, merges) if directions is not False and sample is None else None
-    if measured is not None and directions is None and not _is_cheap(config, plan, measured):
-        measured = None
+    # A sample lacks rows of every matrix.
+    measured = _directions(config, plan, directions) if sample is None else None
     strata = list(walk.observe(thresholds, measured))
     summary = Summary(merges, plan.loads, strata, thresholds, sample, config.merge_method)
     if realised:
@@ -130,29 +128,34 @@ def _looked_at(
     return record.model_copy(update={"findings": found})
 
 
-def _directions(config: MergeConfiguration, merges: Sequence[ExecuteMergeMethodTask]) -> Directions:
-    """How ``ram_directions`` would merge these models."""
+def _directions(
+    config: MergeConfiguration, plan: MergeRecorder, wanted: bool | None
+) -> Directions | None:
+    """How ``ram_directions`` would merge these models; None where that is not to be looked at.
+
+    Args:
+        config: of the merge.
+        plan: of it.
+        wanted: None where nobody said; what is left out then is told.
+    """
+    if wanted is False:
+        return None
+    merges, is_method = plan.ledger.merges, config.merge_method == RamDirectionsMerge.spec.name
     given = (config.parameters or {}).get("ridge")
-    is_one = isinstance(given, int | float) and config.merge_method == RamDirectionsMerge.spec.name
+    ridge = float(given) if is_method and isinstance(given, int | float) else RIDGE
     base = next((merge.base_model for merge in merges if merge.base_model), None)
-    return Directions(
-        ridge=float(given) if is_one else RIDGE,  # type: ignore[arg-type]
-        layouts=layouts_of_model(base),
+    found = Directions(ridge, layouts_of_model(base))
+    if wanted or is_method:
+        return found
+    needed = operations(merges, plan.loads, found.layouts)
+    if needed <= LITTLE:
+        return found
+    LOG.warning(
+        "what ram_directions would keep is left out: it takes %.1f TFLOP, as long as that "
+        "merge; --directions (in Python directions=True) asks for it",
+        needed / 1e12,
     )
-
-
-def _is_cheap(config: MergeConfiguration, plan: MergeRecorder, how: Directions) -> bool:
-    """Whether directions are looked at without being asked for; says so where they are not."""
-    if config.merge_method == RamDirectionsMerge.spec.name:
-        return True
-    needed = operations(plan.ledger.merges, plan.loads, how.layouts)
-    if needed > LITTLE:
-        LOG.warning(
-            "what ram_directions would keep is left out: it takes %.1f TFLOP, as long as that "
-            "merge; --directions (in Python directions=True) asks for it",
-            needed / 1e12,
-        )
-    return needed <= LITTLE
+    return None
 
 
 def _as_sample(share: Sample | float | None) -> Sample | None:

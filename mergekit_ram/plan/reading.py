@@ -9,30 +9,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
-from pydantic import ValidationError
 
 from mergekit_ram.merges import boundary
 from mergekit_ram.merges.headers import read_shard
 from mergekit_ram.plan.misplaced import Level, check_dtypes, warn_about_places
 from mergekit_ram.plan.misspelt import warn_about_parameters
-from mergekit_ram.plan.recipe import read_recipe, unreadable
+from mergekit_ram.plan.recipe import understood_as
 
 SAFETENSORS = ".safetensors"
 
 
-def run_yaml(command: Callable[[], Any], path: Path) -> Any:
+def run_yaml(command: Callable[[], Any], path: Path, recipe: Any) -> Any:
     """``mergekit-yaml`` on a recipe of ours.
 
     Raises:
         InputError: it is no configuration of mergekit; what a merge refuses comes from further in.
     """
-    read_recipe(path)
+    understood_as(MergeConfiguration, recipe, path)
     return command()
 
 
-def run_raw(command: Callable[[], Any], path: Path) -> Any:
+def run_raw(command: Callable[[], Any], path: Path, recipe: Any) -> Any:
     """``mergekit-pytorch`` on a recipe of ours.
 
     Raises:
@@ -40,11 +39,7 @@ def run_raw(command: Callable[[], Any], path: Path) -> Any:
     """
     from mergekit.scripts.merge_raw_pytorch import InputModelDefinition, RawPyTorchMergeConfig
 
-    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    try:
-        config = RawPyTorchMergeConfig.model_validate(recipe)
-    except ValidationError as error:
-        raise unreadable(path, error) from None
+    config = understood_as(RawPyTorchMergeConfig, recipe, path)
     check_dtypes(config)
     spec = get(config.merge_method).spec
     model = Level("model", InputModelDefinition, {})

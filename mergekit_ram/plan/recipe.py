@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from mergekit.config import MergeConfiguration
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mergekit_ram.errors import InputError, one_line
+
+Model = TypeVar("Model", bound=BaseModel)
 
 WHAT_FAILS = (OSError, ValueError, yaml.YAMLError, RuntimeError)
 """RuntimeError is mergekit's of a model's name that it cannot take apart, such as ``a+b+c``."""
@@ -37,13 +40,27 @@ def read_recipe(path: str | Path, way_out: str = WAY_OUT) -> Recipe:
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        return Recipe(text, MergeConfiguration.model_validate(yaml.safe_load(text)))
+        recipe = yaml.safe_load(text)
     except WHAT_FAILS as error:
-        raise unreadable(path, error, way_out) from None
+        raise _unreadable(path, error, way_out) from None
+    return Recipe(text, understood_as(MergeConfiguration, recipe, path, way_out))
 
 
-def unreadable(path: str | Path, error: Exception, way_out: str = WAY_OUT) -> InputError:
-    """The error about a file that is no configuration."""
+def understood_as(
+    schema: type[Model], recipe: object, path: str | Path, way_out: str = WAY_OUT
+) -> Model:
+    """What a YAML file holds as one of mergekit's commands understands it.
+
+    Raises:
+        InputError: the command cannot.
+    """
+    try:
+        return schema.model_validate(recipe)
+    except WHAT_FAILS as error:
+        raise _unreadable(path, error, way_out) from None
+
+
+def _unreadable(path: str | Path, error: Exception, way_out: str) -> InputError:
     return InputError(
         f"{path} cannot be read as a configuration of mergekit: {_reason(error)}. {way_out}"
     )
