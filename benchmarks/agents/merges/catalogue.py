@@ -13,7 +13,7 @@ Weights = dict[str, torch.Tensor]
 
 BASE = "base"
 DIRECTIONS = "ram_directions"
-WUDI = "WUDI"
+FISHER, WUDI = "Fisher", "WUDI"
 TASK_ARITHMETIC = "task arithmetic, tuned"
 PER_AGENT = ("weight", "density")
 """Parameters of which mergekit takes one per agent; here all agents have the same."""

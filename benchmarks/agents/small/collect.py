@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.agents.merges import catalogue
 from benchmarks.agents.merges.catalogue import BASE
 from benchmarks.agents.running.machine import Row, processor, versions
 from benchmarks.agents.scores.likelihood import mean_accuracy
+from benchmarks.agents.small.merging import FIXED
 from benchmarks.agents.small.study import (
     HELDOUT,
     VALIDATION,
@@ -23,7 +23,7 @@ from benchmarks.agents.small.study import (
 from benchmarks.agents.small.tasks import SMALL_TASKS
 from benchmarks.agents.small.training import WARM_UP_BATCH, WARM_UP_RATE
 
-PACKAGES = ("mergekit", "torch", "transformers", "trl", "datasets")
+PACKAGES = ("mergekit", "torch", "transformers", "trl", "datasets", "fusion-bench")
 
 
 def best(study: SmallStudy, labels: Sequence[str]) -> str:
@@ -41,8 +41,7 @@ def collect(
     def row(subject: str, split: str = HELDOUT) -> Row:
         return MeasuringJob(study, subject, split).row()
 
-    fixed = {name: merge.label for name, merge in catalogue.FIXED.items()}
-    validated = fixed | dict(chosen)
+    validated = FIXED | dict(chosen)
     return {
         "date": date.today().isoformat(),
         "machine": _machine(study.device) | {"processes": processes},

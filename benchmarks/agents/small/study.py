@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tasks import heldout_prompts, validation_prompts
 
-from benchmarks.agents.merges import catalogue
-from benchmarks.agents.merges.catalogue import BASE, Merge
+from benchmarks.agents.merges.catalogue import BASE
 from benchmarks.agents.running.ledger import Row, fingerprint
 from benchmarks.agents.scores.likelihood import score_of
 from benchmarks.agents.scores.regions import overlap_rows
+from benchmarks.agents.small.merging import merged
 from benchmarks.agents.small.model import SmallModel, Weights, on_device
 from benchmarks.agents.small.tasks import SMALL_TASKS, SmallTask
 from benchmarks.agents.small.training import SmallPace, reinforce, warm_up
@@ -144,12 +144,6 @@ def overlaps(study: SmallStudy) -> Row:
     return overlap_rows(base, agents)
 
 
-def every_merge() -> dict[str, Merge]:
-    """By label: the fixed ones, and all points of the grids."""
-    grids = (merge for grid in catalogue.TUNED.values() for merge in grid)
-    return {merge.label: merge for merge in (*catalogue.FIXED.values(), *grids)}
-
-
 class _Bench:
     """A model to load weights into, and the weights to merge."""
 
@@ -165,7 +159,7 @@ class _Bench:
         models: Mapping[str, Weights] = {BASE: self._base, **self._agents}
         if subject in models:
             return models[subject]
-        return every_merge()[subject](self._base, self._agents, torch.bfloat16, self._seed)
+        return merged(subject, self._base, self._agents, self._seed)
 
     def answers(self, task: SmallTask, split: str, study: SmallStudy) -> Row:
         """Shares of prompts answered right, and which ones are, greedily."""

@@ -10,13 +10,13 @@ from itertools import combinations
 import torch
 
 from benchmarks.agents.merges import catalogue
-from benchmarks.agents.merges.fusion import fisher
 from benchmarks.agents.running.ledger import Ledger, fingerprint
 from benchmarks.agents.running.machine import Row
 from benchmarks.agents.scores.regions import Regions, overlap_rows, statistics
 from benchmarks.agents.tiny import models
 from benchmarks.agents.tiny.bench import Bench, Build, floats
 from benchmarks.agents.tiny.conditions import Condition
+from benchmarks.agents.tiny.fisher import fisher
 
 PLAN = (catalogue.FIXED, catalogue.TUNED, catalogue.SWEEPS, catalogue.PAIRED, catalogue.OVER_RIDGE)
 FINISHED = f"finished {fingerprint(PLAN)}"
@@ -84,7 +84,7 @@ def _fixed_merges(bench: Bench) -> None:
     for name, merge in catalogue.FIXED.items():
         bench.both("fixed", name, bench.merging(merge))
     squares = partial(fisher, bench.agents, job.architecture, job.effort.fisher_prompts)
-    bench.both("fixed", "Fisher", squares)
+    bench.both("fixed", catalogue.FISHER, squares)
     bench.both("fixed", catalogue.WUDI, bench.wudi)
     exact = bench.merging(catalogue.FIXED["RAM+"], dtype=torch.float32)
     bench.both("fixed", catalogue.FLOAT32_OUTPUT, exact)
