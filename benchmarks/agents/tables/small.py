@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import fmean
 
 from benchmarks.agents.findings.small import (
@@ -19,19 +20,19 @@ from benchmarks.agents.small.tasks import SMALL_TASKS
 from benchmarks.agents.tables import cells
 from benchmarks.agents.tables.details import overlap_cells
 
-PREFIX = "small: "
-"""Of the names under which a document asks for these tables."""
+PREFIX = "small, seed "
+"""Of the names under which a document asks for these tables; the seed follows, and a colon."""
 
 
 def every_small_table(found: Row) -> dict[str, Callable[[], str]]:
     """What a document can ask for, by name."""
-    return {
-        PREFIX + "run": lambda: run(found),
-        PREFIX + "training": lambda: training(found),
-        PREFIX + "overlaps": lambda: overlaps(found),
-        PREFIX + "accuracy": lambda: accuracy(found),
-        PREFIX + "differences": lambda: differences(found),
-    }
+    tables = (run, training, overlaps, accuracy, differences)
+    return {prefix(found) + table.__name__: partial(table, found) for table in tables}
+
+
+def prefix(found: Row) -> str:
+    """Of the names of a run's tables."""
+    return f"{PREFIX}{found['seed']}: "
 
 
 def standalone(found: Row) -> str:
@@ -77,12 +78,15 @@ def overlaps(found: Row) -> str:
 
 def accuracy(found: Row) -> str:
     """Every model and every merge on held-out prompts."""
-    head = ["model", *SMALL_TASKS, "mean", "best of 4", "loss on general text"]
-    rows = [_line(name, row) for name, row in found["models"].items()]
+    head = ["model", *SMALL_TASKS, "mean", "best of 4", "loss on general text", "seconds to merge"]
+    rows = [[*_line(name, row), ""] for name, row in found["models"].items()]
     own = [f"{found['models'][name]['tasks'][name]['greedy']:.3f}" for name in SMALL_TASKS]
-    rows.append(["agents, each on its own task", *own, f"{own_accuracy(found):.3f}", "", ""])
+    rows.append(["agents, each on its own task", *own, f"{own_accuracy(found):.3f}", "", "", ""])
     rows += [
-        _line(" ".join([name, _settings(found["chosen"].get(name, ""))]).strip(), row)
+        [
+            *_line(" ".join([name, _settings(found["chosen"].get(name, ""))]).strip(), row),
+            f"{row['seconds']['merge']:.1f}",
+        ]
         for name, row in found["merges"].items()
     ]
     return cells.markdown(head, rows)
