@@ -236,6 +236,10 @@ def _write(path: Path, text: str) -> None:
 @click.pass_context
 def merge(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Merge by units of work; its own help is that of the command behind it."""
+    from mergekit_ram.units import early
+
+    # Before what takes seconds to import is imported here.
+    early.start_for(arguments)
     from mergekit_ram.merge_command import command
 
     command.main(list(arguments), prog_name=context.command_path)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 from mergekit.options import MergeOptions
@@ -13,12 +9,11 @@ from mergekit.options import MergeOptions
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
+from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import as_ram_plus
 from mergekit_ram.plan import idle
 from mergekit_ram.plan.misspelt import warn_about_parameters
 from mergekit_ram.record.merge import MergeRecorder
-
-LOG = logging.getLogger("mergekit_ram")
 
 
 def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
@@ -34,7 +29,7 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
     if config.merge_method in METHOD_NAMES:
         host.rehearse(config, options)
         # Nobody needs to hear everything twice.
-        with _silence(lambda _: False):
+        with hushed():
             return host.plan_weights(inspected, options)
     warn_about_parameters(config, method.spec)
     try:
@@ -45,14 +40,5 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
         reason = " ".join(str(error).split())
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
     # What ram_plus would leave undone, another method may do.
-    with _silence(lambda record: record.module != idle.__name__.rpartition(".")[2]):
+    with hushed(lambda record: record.module != idle.__name__.rpartition(".")[2]):
         return host.plan_weights(inspected, options)
-
-
-@contextmanager
-def _silence(is_said: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    LOG.addFilter(is_said)
-    try:
-        yield
-    finally:
-        LOG.removeFilter(is_said)

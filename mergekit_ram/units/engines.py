@@ -18,6 +18,7 @@ import joblib
 from joblib.externals.loky.process_executor import BrokenProcessPool
 
 from mergekit_ram.errors import InputError, MissingExtraError, RamError
+from mergekit_ram.units import early
 from mergekit_ram.units.manifest import WorkFolder
 from mergekit_ram.units.work import Bench, Job, run_unit
 
@@ -63,7 +64,11 @@ def run_apart(job: Job, numbers: Sequence[int], workers: int, engine: Engine, se
         InputError: a worker was killed.
         MissingExtraError: Ray is not installed.
     """
-    with _backend(engine), _watched(WorkFolder(job.out_path), numbers, seen):
+    with (
+        early.used_by_joblib(),
+        _backend(engine),
+        _watched(WorkFolder(job.out_path), numbers, seen),
+    ):
         try:
             # Batches of several would leave workers idle at the end of a short queue.
             pool = joblib.Parallel(n_jobs=workers, batch_size=1)

@@ -23,6 +23,7 @@ from mergekit.options import MergeOptions
 
 from mergekit_ram import handover
 from mergekit_ram.errors import InputError
+from mergekit_ram.hush import hushed
 from mergekit_ram.merges.groups import Tokenizers, load_group, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.tasks import RamMergeTask
@@ -192,7 +193,8 @@ def bench_of(job: Job) -> Bench:
         _check_seen(job)
         os.chdir(job.folder)
         torch.set_num_threads(job.threads)
-        _benches[key] = Bench.of(job, plan_of(job))
+        with hushed():  # whoever drives the workers has planned the same, and said what there is
+            _benches[key] = Bench.of(job, plan_of(job))
     return _benches[key]
 
 

@@ -28,10 +28,11 @@ def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Processes of joblib that do units."""
+    """Processes of joblib that do units: children of the server that they are forked from."""
     try:
         children = psutil.Process(process.pid).children(recursive=True)
-        return [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
+        own = [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
+        return own or [child for child in children if child.ppid() != process.pid]
     except psutil.NoSuchProcess:
         return []
 
