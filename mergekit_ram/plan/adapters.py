@@ -53,7 +53,7 @@ def merged_adapter(model: ModelReference, options: MergeOptions) -> str:
         (made,) = aside.iterdir()
         place = cache / made.name
         if place.exists():
-            LOG.warning("cache %s: replaced, it was not whole or older than the adapter", place)
+            LOG.warning("cache %s: replaced, not whole or older than base or adapter", place)
             shutil.rmtree(place)
         made.rename(place)
         return str(place)
@@ -90,7 +90,7 @@ def _merge(model: ModelReference, aside: Path, options: MergeOptions) -> None:
 
 
 def _is_whole(folder: Path, model: ModelReference) -> bool:
-    """Whether what is in the cache is a model, and not older than the adapter."""
+    """Whether what is in the cache is a model, and not older than base and adapter."""
     if not folder.exists():
         return False
     try:
@@ -99,12 +99,10 @@ def _is_whole(folder: Path, model: ModelReference) -> bool:
     except InputError as error:
         LOG.info("cache %s: %s", folder, error)
         return False
-    assert model.lora is not None
-    adapter = Path(model.lora.path)
-    if not adapter.is_dir():
-        return True
-    changed = max(file.stat().st_mtime for file in adapter.iterdir())
-    return changed <= (folder / "config.json").stat().st_mtime
+    folders = [Path(part.path) for part in (model.model, model.lora) if part is not None]
+    files = [file for given in folders if given.is_dir() for file in given.iterdir()]
+    made = (folder / "config.json").stat().st_mtime
+    return all(file.stat().st_mtime <= made for file in files)
 
 
 def _check_adapter(model: ModelReference) -> None:

@@ -14,7 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,13 @@ from mergekit_ram.plan.earlier import remove_earlier_model
 from mergekit_ram.plan.folder import check_output
 from mergekit_ram.plan.lock import lock_folder
 from mergekit_ram.progress import progress_in_bytes
-from mergekit_ram.record.build import versions
 from mergekit_ram.units import shard
 from mergekit_ram.units.engines import Engine, run_apart, run_here
 from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
-from mergekit_ram.units.work import Bench, Job
+from mergekit_ram.units.work import Bench, Job, manifest_of
 
 LOG = logging.getLogger("mergekit_ram")
-
-DECIDING_OPTIONS = (
-    "allow_crimes",
-    "device",
-    "lora_merge_dtype",
-    "out_shard_size",
-    "safe_serialization",
-    "unsafe_truncate_embeddings",
-)
-"""mergekit's options that change what is written."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +84,12 @@ class Driver:
             The task that builds a tokenizer, and what it built, where there is one.
         """
         plan = cut(targets, self.job.options.out_shard_size)
+        manifest = manifest_of(self.job, plan)
+        self.job = replace(self.job, plan=manifest.digest)
+        self.work = WorkFolder(self.job.out_path, manifest.digest)
         check_output(self.job.out_path, self._lacking_size(plan), self.inputs)
         with self.work.beginning():
-            self._begin(plan)
+            self._begin(plan, manifest)
         bench = Bench.of(self.job, plan)
         self._do(bench, plan.counts, "Counting overlaps")
         self._sum_up(plan)
@@ -118,14 +110,7 @@ class Driver:
         lacking = (u for u in plan.shards if self.how.restart or not self.work.receipt(u.number))
         return sum(unit.written for unit in lacking)
 
-    def _begin(self, plan: PlannedUnits) -> None:
-        manifest = Manifest(
-            configuration=self.job.configuration,
-            options={name: getattr(self.job.options, name) for name in DECIDING_OPTIONS},
-            models=plan.recorder.models,
-            versions=versions(),
-            units=plan.units,
-        )
+    def _begin(self, plan: PlannedUnits, manifest: Manifest) -> None:
         if self.work.exists and not self.how.restart:
             difference = self.work.manifest().differs_from(manifest)
             if difference:

@@ -67,7 +67,7 @@ def run_apart(job: Job, numbers: Sequence[int], workers: int, engine: Engine, se
     with (
         early.used_by_joblib(),
         _backend(engine),
-        _watched(WorkFolder(job.out_path), numbers, seen),
+        _watched(WorkFolder(job.out_path, job.plan), numbers, seen),
     ):
         try:
             # Batches of several would leave workers idle at the end of a short queue.

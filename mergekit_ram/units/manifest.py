@@ -2,23 +2,26 @@
 
 ::
 
-    merged/.mergekit-ram/merge.json       the plan that this folder is about
-                         unit-00007.json  receipt: what unit 7 made, with its digest
-                         unit-00007.safetensors
-                         statistics.json  the counts of all counting units
+    merged/.mergekit-ram/merge.json                the plan that this folder is about
+                         unit-00007-1f0c9a3e.json  receipt: what unit 7 made, with its digest
+                         unit-00007-1f0c9a3e.safetensors
+                         statistics.json           the counts of all counting units
 
 A receipt is written after what it vouches for, under another name and renamed, so that a
-process that is killed at any moment leaves a unit either done or not begun.
+process that is killed at any moment leaves a unit either done or not begun. The plan's digest in
+the names keeps apart what a worker brings that has outlived its driver, when another plan is begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import filelock
+import xxhash
 from pydantic import BaseModel, ValidationError
 
 from mergekit_ram.errors import InputError
@@ -46,6 +49,11 @@ class Manifest(BaseModel, frozen=True):
     models: tuple[ModelRecord, ...]
     versions: Versions
     units: tuple[Unit, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that stand for the plan."""
+        return xxhash.xxh3_64_hexdigest(self.model_dump_json().encode())
 
     def differs_from(self, other: Manifest) -> str | None:
         """The first thing in which two plans differ, in words."""
@@ -79,11 +87,17 @@ class Receipt(BaseModel, frozen=True):
 
 
 class WorkFolder:
-    """The work folder of one output folder."""
+    """The work folder of one output folder.
 
-    def __init__(self, out_path: str | Path):
+    Args:
+        out_path: the output folder.
+        plan: the digest of the plan whose units are meant.
+    """
+
+    def __init__(self, out_path: str | Path, plan: str = ""):
         self.output = Path(out_path)
         self.path = self.output / WORK_FOLDER
+        self._plan = plan
 
     @property
     def exists(self) -> bool:
@@ -118,18 +132,21 @@ class WorkFolder:
     def receipt(self, number: int) -> Receipt | None:
         """A unit's receipt; None where the unit is not done, or its receipt cannot be read."""
         try:
-            text = (self.path / _receipt_name(number)).read_bytes()
-            return Receipt.model_validate_json(text)
+            return Receipt.model_validate_json(self.unit_file(number, "json").read_bytes())
         except (OSError, ValidationError):
             return None
 
     def enter(self, receipt: Receipt) -> None:
         """Say that a unit is done."""
-        self._write(_receipt_name(receipt.unit), receipt)
+        self._write(self.unit_file(receipt.unit, "json").name, receipt)
 
     def forget(self, number: int) -> None:
         """Take a unit as not done."""
-        (self.path / _receipt_name(number)).unlink(missing_ok=True)
+        self.unit_file(number, "json").unlink(missing_ok=True)
+
+    def unit_file(self, number: int, ending: str) -> Path:
+        """What a unit writes: its receipt or its shard."""
+        return self.path / f"unit-{number:05d}-{self._plan}.{ending}"
 
     def write_statistics(self, counts: BaseModel) -> None:
         """Keep the counts of the whole model, which every shard needs."""
@@ -155,7 +172,3 @@ def write_durably(path: Path, content: bytes) -> None:
     """Write a file under another name, flush it, and give it its name."""
     shard.draft_of(path).write_bytes(content)
     shard.settle(path)
-
-
-def _receipt_name(number: int) -> str:
-    return f"unit-{number:05d}.json"

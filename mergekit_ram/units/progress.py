@@ -17,6 +17,7 @@ def progress_text(out_path: Path) -> str:
     if not work.exists:
         return f"{out_path}: no unfinished merge\n"
     manifest = work.manifest()
+    work = WorkFolder(out_path, manifest.digest)
     lines = [f"{out_path}: an unfinished merge of {len(manifest.models)} models"]
     for kind, title in (("count", "counting"), ("shard", "merging")):
         units = [unit for unit in manifest.units if unit.kind == kind]

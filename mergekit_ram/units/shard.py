@@ -15,11 +15,6 @@ from safetensors.torch import load_file, save_file
 Tensors = Mapping[str, torch.Tensor]
 
 
-def shard_name(number: int, *, safe: bool) -> str:
-    """A unit's file in the work folder."""
-    return f"unit-{number:05d}.{'safetensors' if safe else 'bin'}"
-
-
 def digest_of(tensors: Tensors) -> str:
     """A digest of names, dtypes, shapes and bytes, whatever file they lie in."""
     hasher = xxhash.xxh3_128()

@@ -28,10 +28,21 @@ from mergekit_ram.merges.groups import Tokenizers, load_group, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.plan.writing import writing_to
+from mergekit_ram.record.build import versions
 from mergekit_ram.tensors import count_group
 from mergekit_ram.units import shard
-from mergekit_ram.units.manifest import Receipt, WorkFolder
+from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
+
+DECIDING_OPTIONS = (
+    "allow_crimes",
+    "device",
+    "lora_merge_dtype",
+    "out_shard_size",
+    "safe_serialization",
+    "unsafe_truncate_embeddings",
+)
+"""mergekit's options that change what is written."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class Job:
     """That relative paths start from."""
     threads: int
     """Of torch, per worker."""
+    plan: str = ""
+    """The digest of the driver's plan, which a worker's has to be as well."""
 
 
 @dataclass
@@ -68,7 +81,7 @@ class Bench:
 
     @functools.cached_property
     def work(self) -> WorkFolder:
-        return WorkFolder(self.job.out_path)
+        return WorkFolder(self.job.out_path, self.job.plan)
 
     def run(self, number: int) -> Callable[[], Receipt]:
         """Do a unit.
@@ -111,7 +124,7 @@ class Bench:
             return functools.partial(
                 self._enter, Receipt(unit=unit.number, counts=tuple(counts.found)), started
             )
-        path = self.work.path / shard.shard_name(unit.number, safe=safe)
+        path = self.work.unit_file(unit.number, "safetensors" if safe else "bin")
         with writing_to(self.job.out_path):
             shard.write_draft(tensors.found, path, safe=safe)
         receipt = Receipt(
@@ -188,13 +201,15 @@ _benches: dict[tuple[str, str], Bench] = {}
 
 def bench_of(job: Job) -> Bench:
     """The merge as planned in this process, once."""
-    key = (job.configuration, job.out_path)
+    key = (job.plan, job.out_path)
     if key not in _benches:
         _check_seen(job)
         os.chdir(job.folder)
         torch.set_num_threads(job.threads)
         with hushed():  # whoever drives the workers has planned the same, and said what there is
-            _benches[key] = Bench.of(job, plan_of(job))
+            plan = plan_of(job)
+        _check_same(job, manifest_of(job, plan))
+        _benches[key] = Bench.of(job, plan)
     return _benches[key]
 
 
@@ -203,6 +218,27 @@ def plan_of(job: Job) -> PlannedUnits:
     config = MergeConfiguration.model_validate(yaml.safe_load(job.configuration))
     targets = handover.planned_to_disk(config, job.out_path, job.options, job.configuration)
     return cut(targets, job.options.out_shard_size)
+
+
+def manifest_of(job: Job, plan: PlannedUnits) -> Manifest:
+    """All that decides the bytes of a merge."""
+    return Manifest(
+        configuration=job.configuration,
+        options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
+        models=plan.recorder.models,
+        versions=versions(),
+        units=plan.units,
+    )
+
+
+def _check_same(job: Job, manifest: Manifest) -> None:
+    if manifest.digest == job.plan:
+        return
+    difference = WorkFolder(job.out_path).manifest().differs_from(manifest) or "another one"
+    raise InputError(
+        f"host {socket.gethostname()} would do units of another merge into {job.out_path}: "
+        f"{difference}. All workers of a merge need the same models and packages."
+    )
 
 
 def _check_seen(job: Job) -> None:

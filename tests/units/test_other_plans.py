@@ -1,0 +1,96 @@
+"""A worker does units of the one merge that its driver has planned, whatever lies in the folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from mergekit.options import MergeOptions
+from unit_merges import assert_finished, merge
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.units import work
+from mergekit_ram.units.manifest import WorkFolder
+from mergekit_ram.units.merge import read_merge
+
+OPTIONS = {"copy_tokenizer": False, "out_shard_size": 8 * 1000, "quiet": True}
+
+
+@pytest.fixture(autouse=True)
+def no_benches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test plans anew, as a new worker does."""
+    monkeypatch.setattr(work, "_benches", {})
+
+
+def job_of(recipe: Path, out: Path) -> work.Job:
+    """As the driver tells the workers of an unfinished merge."""
+    job = read_merge(recipe, out, MergeOptions(**OPTIONS)).job(workers=2)
+    return replace(job, plan=WorkFolder(out).manifest().digest)
+
+
+def begun(recipe: Path, out: Path, *options: str) -> None:
+    result = merge(recipe, out, "--units", "0:1", *options)
+    assert result.exit_code == 0, result.output
+
+
+def other(undisturbed, folder: Path) -> Path:
+    """The same models, merged with half of their updates."""
+    recipe = folder / "other.yml"
+    recipe.write_text(undisturbed.recipe.read_text() + "parameters:\n  scale: 0.5\n")
+    return recipe
+
+
+def test_what_a_worker_brings_after_a_restart_is_not_taken_for_the_new_plans(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    begun(other(undisturbed, tmp_path), out)
+    left = job_of(other(undisturbed, tmp_path), out)
+    shards = [unit.number for unit in WorkFolder(out).manifest().units if unit.kind == "shard"]
+    if shards[0] > 0:
+        assert merge(other(undisturbed, tmp_path), out, "--units", f"0:{shards[0]}").exit_code == 0
+    bench = work.bench_of(left)
+    bench.run(shards[0])()
+    at_work = bench.run(shards[1])
+    # Its driver is killed; somebody begins another merge in this folder.
+    begun(undisturbed.recipe, out, "--restart")
+    with pytest.raises(InputError, match="No such file"):
+        at_work()
+    bench.run(shards[-1])()
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
+
+
+def test_a_worker_that_would_do_another_merge_says_where_and_what_differs(
+    undisturbed, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    begun(undisturbed.recipe, out)
+    job = job_of(undisturbed.recipe, out)
+    assert work.bench_of(job).plan.units
+    monkeypatch.setattr(work, "_benches", {})
+    monkeypatch.setattr(work.socket, "gethostname", lambda: "node7")
+    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+    before = agent.read_bytes()
+    changed = bytearray(before)
+    changed[-2] ^= 1
+    agent.write_bytes(changed)
+    try:
+        with pytest.raises(InputError) as raised:
+            work.run_unit(job, 0)
+    finally:
+        agent.write_bytes(before)
+    line = str(raised.value)
+    assert "host node7 would do units of another merge" in line
+    assert f"model {agent.parent}, whose files have changed" in line
+    assert "\n" not in line
+
+
+def test_another_version_on_a_workers_machine_is_told(undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    begun(undisturbed.recipe, out)
+    job = job_of(undisturbed.recipe, out)
+    here = work.versions()
+    monkeypatch.setattr(work, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
+    with pytest.raises(InputError, match=r"other versions .*torch='1\.0'"):
+        work.run_unit(job, 0)
