@@ -132,7 +132,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = checks.check_plan(merges, prepared, out_config, planner.options)
+    output = checks.check_plan(merges, prepared, out_config)
     idle.warn_about_idle_merges(merges)
     has_sides = isinstance(planner._method, RamDirectionsMerge)
     planned = tasks.plan_merges(

@@ -9,7 +9,7 @@ of the others lacks one group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Stratum:
     """Of the agents at work."""
     realised: Array | None = None
     """:data:`REALISED`, ``[groups, 2, agents at work]``."""
+    _shares: dict[int, Array] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -48,6 +49,11 @@ class Stratum:
 
     def shares(self, versions: int) -> Array:
         """By which every group's sums enter those of the whole tensor, ``[versions, groups]``."""
+        if versions not in self._shares:
+            self._shares[versions] = self._reckoned_shares(versions)
+        return self._shares[versions]
+
+    def _reckoned_shares(self, versions: int) -> Array:
         numels = np.array(self.seen.numels, np.float64)
         shares = np.ones((versions, len(numels)))
         if len(numels) > 1:

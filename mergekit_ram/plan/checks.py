@@ -13,7 +13,7 @@ from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.merges.notes import tell
 from mergekit_ram.plan import architecture
 from mergekit_ram.plan.coverage import check_coverage, on_raw_tensors
-from mergekit_ram.plan.models import Prepared, spoken_for
+from mergekit_ram.plan.models import Prepared
 from mergekit_ram.plan.preflight import check_merges
 
 
@@ -21,7 +21,6 @@ def check_plan(
     merges: Sequence[ExecuteMergeMethodTask],
     prepared: Prepared,
     out_config: Any,
-    options: Any,
 ) -> PlannedOutput:
     """What a plan will read and write, with everything that there is to say about its models.
 
@@ -29,14 +28,13 @@ def check_plan(
         merges: of the plan.
         prepared: its models.
         out_config: the output's configuration, which is made to fit the weights.
-        options: of mergekit's commands.
 
     Raises:
         InputError: the models do not fit together, or the output would not be the whole base.
     """
     checked = check_merges(merges)
-    known = spoken_for(prepared.config, prepared.architecture, options.trust_remote_code)
-    notes = [*checked.output.notes, *check_coverage(merges, checked.uses, known)]
+    coverage = check_coverage(merges, checked.uses, prepared.spoken_for())
+    notes = [*checked.output.notes, *coverage]
     tell(notes)
     if checked.output.rows is not None:
         architecture.set_vocabulary(out_config, prepared.architecture, checked.output.rows)

@@ -42,12 +42,27 @@ class Prepared:
         architecture: by which mergekit plans.
         unties: the output embedding is a weight of its own, whatever the configuration says.
         notes: that the user has been told, for the record.
+        configs: the models' own.
     """
 
     config: MergeConfiguration
     architecture: ModelArchitecture
     unties: bool
     notes: tuple[Note, ...]
+    configs: tuple[Any, ...]
+
+    def spoken_for(self) -> set[str]:
+        """Names of all weights in the modules that the merge makes, in its slices or not."""
+        names: set[str] = set()
+        for name in self.config.modules or {}:
+            module = self.architecture.modules[name]
+            for found in self.configs:
+                whole = ConfiguredModuleArchitecture(
+                    info=module.architecture, config=found, weight_prefix=module.weight_prefix
+                )
+                for weight in whole.all_weights():
+                    names |= {weight.name, *(weight.aliases or ()), *(weight.tied_names or ())}
+        return names
 
 
 _latest: list[Prepared] = []
@@ -123,7 +138,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Pr
         # mergekit looks for it at the top, where some models do not have it.
         key = {"vocab_size_config_key": vocabulary_key(configs[base])}
         fitted = fitted.model_copy(update=key)
-    found = Prepared(config, fitted, bool(apart), tuple(notes))
+    found = Prepared(config, fitted, bool(apart), tuple(notes), tuple(configs.values()))
     _latest[:] = [found]
     return found
 
@@ -133,23 +148,6 @@ def forget_loaders() -> None:
     loaders = LoaderCache.loaders
     for model in [model for model, loader in loaders.items() if isinstance(loader, NamedLoader)]:
         del loaders[model]
-
-
-def spoken_for(
-    config: MergeConfiguration, architecture: ModelArchitecture, trust_remote_code: bool
-) -> set[str]:
-    """Names of all weights in the modules that a configuration makes, in its slices or not."""
-    names: set[str] = set()
-    configs = [m.config(trust_remote_code=trust_remote_code) for m in config.referenced_models()]
-    for name in config.modules or {}:
-        module = architecture.modules[name]
-        for found in configs:
-            whole = ConfiguredModuleArchitecture(
-                info=module.architecture, config=found, weight_prefix=module.weight_prefix
-            )
-            for weight in whole.all_weights():
-                names |= {weight.name, *(weight.aliases or ()), *(weight.tied_names or ())}
-    return names
 
 
 def find_architecture(

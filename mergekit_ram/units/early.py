@@ -10,7 +10,6 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver
 
 import click
 
@@ -28,6 +27,8 @@ def start_for(arguments: Sequence[str]) -> None:
     global _started
     if sys.platform != "linux" or _started or not _asks_for_workers(arguments):
         return
+    from multiprocessing import forkserver  # which some platforms lack
+
     multiprocessing.set_forkserver_preload(list(PRELOADED))
     forkserver.ensure_running()
     _started = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from multiprocessing import forkserver
 
 import pytest
 from joblib.externals.loky.backend import context
@@ -18,7 +19,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Grows where a server would be started."""
     found: list[bool] = []
     monkeypatch.setattr(early, "_started", False)
-    monkeypatch.setattr(early.forkserver, "ensure_running", lambda: found.append(True))
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: found.append(True))
     monkeypatch.setattr(early.multiprocessing, "set_forkserver_preload", lambda names: None)
     monkeypatch.setattr(early.sys, "platform", "linux")
     return found
