@@ -219,8 +219,10 @@ def _bring_in(*, planners: bool) -> None:
         if planners:
             host.patch_planners()
             if any(name in sys.modules for name in PLANNER_MODULES):
-                for name in MERGING_MODULES:
-                    importlib.import_module(f"mergekit_ram.{name}")
+                for name in (f"mergekit_ram.{module}" for module in MERGING_MODULES):
+                    # Asked for hundreds of times in a merge, where a look-up is quicker.
+                    if name not in sys.modules:
+                        importlib.import_module(name)
     except Exception as error:
         from mergekit_ram.compatibility import refusal
 
