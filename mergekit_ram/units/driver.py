@@ -85,7 +85,8 @@ class Driver:
         """
         plan = cut(targets, self.job.options.out_shard_size)
         manifest = manifest_of(self.job, plan)
-        self.job = replace(self.job, plan=manifest.digest)
+        driver = os.getpid() if self.how.engine is Engine.LOCAL else 0
+        self.job = replace(self.job, plan=manifest.digest, driver=driver)
         self.work = WorkFolder(self.job.out_path, manifest.digest)
         check_output(self.job.out_path, self._lacking_size(plan), self.inputs)
         with self.work.beginning():

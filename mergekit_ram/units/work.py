@@ -30,7 +30,7 @@ from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.record.build import versions
 from mergekit_ram.tensors import count_group
-from mergekit_ram.units import shard
+from mergekit_ram.units import orphans, shard
 from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
 
@@ -59,6 +59,8 @@ class Job:
     """Of torch, per worker."""
     plan: str = ""
     """The digest of the driver's plan, which a worker's has to be as well."""
+    driver: int = 0
+    """The driver's process, where its workers are on its machine."""
 
 
 @dataclass
@@ -203,6 +205,8 @@ def bench_of(job: Job) -> Bench:
     """The merge as planned in this process, once."""
     key = (job.plan, job.out_path)
     if key not in _benches:
+        if job.driver:
+            orphans.end_with(job.driver)
         _check_seen(job)
         os.chdir(job.folder)
         torch.set_num_threads(job.threads)

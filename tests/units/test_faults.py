@@ -54,6 +54,19 @@ def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_
     assert_finished(out, undisturbed.weights)
 
 
+def test_workers_end_with_a_killed_driver(undisturbed, tmp_path):
+    process = start(undisturbed.recipe, tmp_path / "out", "--workers", "2")
+    while process.poll() is None and len(list(tmp_path.glob("out/.mergekit-ram/unit-*.json"))) < 2:
+        time.sleep(0.01)
+    workers = workers_of(process)
+    process.kill()
+    # They hold the other ends of its pipes.
+    process.communicate(timeout=60)
+    assert len(workers) == 2
+    _, left = psutil.wait_procs(workers, timeout=30)
+    assert not left
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path
