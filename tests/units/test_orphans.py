@@ -11,7 +11,7 @@ WORKER = """
 import os, subprocess, sys, time
 from mergekit_ram.units import orphans
 if sys.argv[1] == "asks":
-    del os.pidfd_open
+    vars(os).pop("pidfd_open", None)
 orphans.LOOK_EVERY = 0.05
 driver = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 orphans.end_with(driver.pid)
