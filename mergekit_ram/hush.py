@@ -12,8 +12,13 @@ LOG = logging.getLogger("mergekit_ram")
 @contextmanager
 def hushed(is_said: Callable[[logging.LogRecord], bool] = lambda record: False) -> Iterator[None]:
     """Within it nothing is logged but the records of which ``is_said`` says so."""
-    LOG.addFilter(is_said)
+
+    def filtered(record: logging.LogRecord) -> bool:
+        # One of its own for every block, since the log keeps the same one once.
+        return is_said(record)
+
+    LOG.addFilter(filtered)
     try:
         yield
     finally:
-        LOG.removeFilter(is_said)
+        LOG.removeFilter(filtered)

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,9 @@ LOG = logging.getLogger("mergekit_ram")
 
 MISSING_KEYS = "missing adapter keys"
 """What PEFT warns of where an adapter has no weights for modules that it names."""
+
+MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
+"""What files of a model or an adapter end in that decide about its weights."""
 
 REMEDY = "Give the base that the adapter was trained on, or merge it yourself (merge_and_unload)."
 
@@ -101,8 +105,10 @@ def _is_whole(folder: Path, model: ModelReference) -> bool:
         return False
     folders = [Path(part.path) for part in (model.model, model.lora) if part is not None]
     files = [file for given in folders if given.is_dir() for file in given.iterdir()]
+    times = [f.stat().st_mtime for f in files if f.suffix in MODEL_FILES and f.is_file()]
     made = (folder / "config.json").stat().st_mtime
-    return all(file.stat().st_mtime <= made for file in files)
+    # A time that is yet to come says nothing, and would have the adapter merged for ever.
+    return all(changed <= made for changed in times if changed <= time.time())
 
 
 def _check_adapter(model: ModelReference) -> None:

@@ -76,8 +76,9 @@ def run_apart(job: Job, numbers: Sequence[int], workers: int, engine: Engine, se
         except BrokenProcessPool:
             raise InputError(
                 f"a worker of the merge into {job.out_path} was killed, perhaps for want of "
-                "memory. What is finished is kept: run the same command again, with fewer "
-                "`--workers` or a smaller `--out-shard-size` if there is too little memory."
+                "memory, or ended as it says above. What is finished is kept: run the same "
+                "command again, with fewer `--workers` or a smaller `--out-shard-size` if there is "
+                "too little memory."
             ) from None
         except RamError:
             raise

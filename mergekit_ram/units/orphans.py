@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 import time
 
@@ -17,13 +18,16 @@ def end_with(driver: int) -> None:
     joblib's workers wait for minutes for what a killed driver will never send, with all that they
     hold in memory.
     """
-    threading.Thread(target=_watch, args=(driver,), daemon=True).start()
+    if sys.platform != "win32":  # where the question would be an interrupt
+        threading.Thread(target=_watch, args=(driver,), daemon=True).start()
 
 
 def _watch(driver: int) -> None:
     try:
         # Ready as soon as the process ends, even where its parent has not taken note.
-        select.select([os.pidfd_open(driver)], [], [])
+        ended = select.poll()
+        ended.register(os.pidfd_open(driver), select.POLLIN)
+        ended.poll()
     except (AttributeError, OSError):
         while _is_there(driver):
             time.sleep(LOOK_EVERY)

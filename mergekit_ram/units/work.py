@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -210,8 +210,10 @@ def bench_of(job: Job) -> Bench:
         _check_seen(job)
         os.chdir(job.folder)
         torch.set_num_threads(job.threads)
-        with hushed():  # whoever drives the workers has planned the same, and said what there is
-            plan = plan_of(job)
+        # Whoever drives the workers has planned the same, and said what there is.
+        silent = job.options.model_copy(update={"quiet": True})
+        with hushed():
+            plan = plan_of(replace(job, options=silent))
         _check_same(job, manifest_of(job, plan))
         _benches[key] = Bench.of(job, plan)
     return _benches[key]

@@ -226,3 +226,42 @@ def test_what_an_interrupted_merge_of_an_adapter_left_is_made_anew(tmp_path, lef
     again = family.merge("--lora-merge-cache", str(cache), models=models)
     assert_weights(again, written)
     assert list(cache.iterdir()) == [merged]
+
+
+@pytest.mark.parametrize("change", ["a folder", "a note", "a dangling link", "a time to come"])
+def test_what_changes_no_weight_leaves_a_merged_adapter_as_it_is(tmp_path, change):
+    assert not merged_anew(tmp_path, change)
+
+
+@pytest.mark.parametrize("change", ["weights of the base", "the adapter's settings"])
+def test_an_adapter_is_merged_anew_where_it_or_its_base_is_newer(tmp_path, change):
+    assert merged_anew(tmp_path, change)
+
+
+def merged_anew(tmp_path: Path, change: str) -> bool:
+    """Whether a second merge makes what the first one left in the cache once more."""
+    family = Family(tmp_path)
+    base, folder = family.path("base"), adapter(family, "adapter")
+    cache = tmp_path / "cache"
+    models = [{"model": str(family.path("coder"))}, {"model": f"{base}+{folder}"}]
+    family.merge("--lora-merge-cache", str(cache), models=models)
+    (merged,) = cache.iterdir()
+    before = merged.stat().st_ino
+    now = (merged / "config.json").stat().st_mtime
+    if change == "a folder":
+        (base / "notes").mkdir()
+        os.utime(base / "notes", (now + 1, now + 1))
+    elif change == "a note":
+        (base / "README.md").write_text("read me")
+    elif change == "a dangling link":
+        (base / ".#config.json").symlink_to("nowhere")
+    elif change == "a time to come":
+        os.utime(base / "config.json", (now + 3600, now + 3600))
+    elif change == "weights of the base":
+        os.utime(base / "model.safetensors")
+    else:
+        os.utime(folder / "adapter_config.json")
+    forget_loaded_models()
+    family.merge("--lora-merge-cache", str(cache), models=models)
+    (merged,) = cache.iterdir()
+    return merged.stat().st_ino != before

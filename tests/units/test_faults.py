@@ -15,6 +15,8 @@ from unit_merges import OPTIONS, assert_finished, merge
 from mergekit_ram.plan.lock import lock_folder
 from mergekit_ram.units.manifest import WORK_FOLDER
 
+FORKSERVER = "multiprocessing.forkserver"
+
 COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
 
 
@@ -28,11 +30,21 @@ def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Processes of joblib that do units: children of the server that they are forked from."""
-    try:
+    """Processes of joblib that do units: copies of the server that they are forked from.
+
+    Other programs that an import runs are no copies for longer than a moment.
+    """
+
+    def found() -> list[psutil.Process]:
         children = psutil.Process(process.pid).children(recursive=True)
-        own = [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
-        return own or [child for child in children if child.ppid() != process.pid]
+        loky = [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
+        copies = [c for c in children if c.ppid() != process.pid and FORKSERVER in str(c.cmdline())]
+        return [*loky, *copies]
+
+    try:
+        before = found()
+        time.sleep(0.05)
+        return [worker for worker in found() if worker in before]
     except psutil.NoSuchProcess:
         return []
 
@@ -40,10 +52,10 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_path):
     out = tmp_path / "out"
     process = start(undisturbed.recipe, out, "--workers", "2")
-    while process.poll() is None and not workers_of(process):
-        time.sleep(0.01)
-    for worker in workers_of(process)[:1]:
-        worker.send_signal(signal.SIGKILL)
+    workers: list[psutil.Process] = []
+    while process.poll() is None and not workers:
+        workers = workers_of(process)
+    workers[0].send_signal(signal.SIGKILL)
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 1, output
     assert "was killed, perhaps for want of memory" in output
