@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -97,11 +98,10 @@ def _family(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
+        # Any of them may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
                 found.extend(map(int, task.read_text().split()))
-            except (FileNotFoundError, ProcessLookupError):
-                continue
     return found
 
 
