@@ -118,7 +118,7 @@ def test_whatever_quotes_the_small_scale_tells_of_agents_that_failed_and_of_the_
     assert quoting
     for paragraph in quoting:
         words = " ".join(paragraph.split())
-        assert re.search("one of (these )?three agents (had|did) not learn", words)
+        assert re.search("[Oo]ne of (these )?three agents (had|did) not learn", words)
         assert re.search("second seed's (three )?two (had|did) not", words)
 
 
