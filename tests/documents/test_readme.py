@@ -94,7 +94,7 @@ def test_the_figures_of_the_language_model_are_those_of_its_table():
     results = document("docs/results.md")
     table = results.split("<!-- table: small, seed 0: accuracy -->")[1].split("<!-- end -->")[0]
     section = README.split("SmolLM2-135M-Instruct")[1].split("\n## ")[0]
-    rows = {"RAM+": "RAM+", "TIES": "TIES", "WUDI": "WUDI", "directions` has": "ram_directions"}
+    rows = {"RAM+": "RAM+", "TIES": "TIES", "WUDI": "WUDI", "ram_directions` has": "ram_directions"}
     rows |= {"sum": "sum of task vectors", "mean": "mean of task vectors"}
     for shown, row in rows.items():
         (figure,) = re.findall(rf"\b{re.escape(shown)}\s+(0\.\d+)", section)

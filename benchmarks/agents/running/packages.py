@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from importlib.util import find_spec
 
@@ -14,6 +15,7 @@ def require(packages: Iterable[str], install: str) -> None:
     Raises:
         click.ClickException: with the missing ones and how to ``install`` them.
     """
-    missing = [package for package in packages if find_spec(package) is None]
+    # Once imported, some say nothing more of where they came from.
+    missing = [name for name in packages if name not in sys.modules and find_spec(name) is None]
     if missing:
         raise click.ClickException(f"{', '.join(missing)} missing; this needs: {install}")
