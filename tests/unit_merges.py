@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,6 +23,19 @@ def merge(recipe: Path, out: Path, *options: str) -> Result:
 
     forget_loaded_models()
     return CliRunner().invoke(command, [str(recipe), str(out), *OPTIONS, *options])
+
+
+@contextmanager
+def changed(weights: Path) -> Iterator[None]:
+    """Within it one bit of a checkpoint's file is another one."""
+    before = weights.read_bytes()
+    other = bytearray(before)
+    other[-2] ^= 1
+    weights.write_bytes(other)
+    try:
+        yield
+    finally:
+        weights.write_bytes(before)
 
 
 def assert_finished(out: Path, expected: Weights) -> None:

@@ -29,7 +29,7 @@ COUNTING_AND_SOLVING = "Counting overlaps, solving for directions (--no-directio
 
 
 class Walk:
-    """Passes over the tensors of a plan, one tensor of each model in memory.
+    """Passes over the tensors of a plan, one large tensor of each model in memory.
 
     Args:
         merges: of every weight of the output, once.

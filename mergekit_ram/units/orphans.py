@@ -41,5 +41,5 @@ def _is_there(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # somebody else's, and there
     return True

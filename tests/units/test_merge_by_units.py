@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from models import read_weights
-from unit_merges import assert_finished, killed_at_random, merge
+from unit_merges import assert_finished, changed, killed_at_random, merge
 
 from mergekit_ram.record.schema import read_record
 from mergekit_ram.units.manifest import WORK_FOLDER
@@ -74,14 +74,8 @@ def test_an_input_that_changed_between_two_tries_is_refused_by_name(undisturbed,
     out = tmp_path / "out"
     begun(undisturbed, out)
     agent = undisturbed.trio.folder / "tool" / "model.safetensors"
-    before = agent.read_bytes()
-    changed = bytearray(before)
-    changed[-2] ^= 1
-    agent.write_bytes(changed)
-    try:
+    with changed(agent):
         result = merge(undisturbed.recipe, out)
-    finally:
-        agent.write_bytes(before)
     assert result.exit_code == 1
     line = result.output.strip().splitlines()[-1]
     assert f"model {agent.parent}, whose files have changed" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mergekit.options import MergeOptions
-from unit_merges import assert_finished, merge
+from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.units import work
@@ -71,15 +71,8 @@ def test_a_worker_that_would_do_another_merge_says_where_and_what_differs(
     monkeypatch.setattr(work, "_benches", {})
     monkeypatch.setattr(work.socket, "gethostname", lambda: "node7")
     agent = undisturbed.trio.folder / "tool" / "model.safetensors"
-    before = agent.read_bytes()
-    changed = bytearray(before)
-    changed[-2] ^= 1
-    agent.write_bytes(changed)
-    try:
-        with pytest.raises(InputError) as raised:
-            work.run_unit(job, 0)
-    finally:
-        agent.write_bytes(before)
+    with changed(agent), pytest.raises(InputError) as raised:
+        work.run_unit(job, 0)
     line = str(raised.value)
     assert "host node7 would do units of another merge" in line
     assert f"model {agent.parent}, whose files have changed" in line
