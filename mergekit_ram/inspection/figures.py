@@ -36,9 +36,10 @@ class UniqueEnergy:
         for stratum in strata:
             if agent not in stratum.at_work:
                 continue
-            merge, model = stratum.merge, stratum.model_of(agent)
+            place = stratum.at_work.index(agent)
+            merge, model = stratum.merge, stratum.models[place]
             own, shared = merge.input_parameters[model], merge.parameters
-            energy = stratum.unique_energy(agent, versions) * (shared["scale"] * own["weight"])
+            energy = stratum.unique_energy(place, versions) * (shared["scale"] * own["weight"])
             key = (shared["r"], shared["alpha"], own["rescale"])
             before = found[key].energy if key in found else 0.0
             found[key] = cls(merge, model, before + energy)

@@ -83,13 +83,13 @@ def with_change_intervals(
 
 
 def _intervals(sample: Sample, record: Record, left: Sequence[Record]) -> Intervals:
-    found: Intervals = {}
-    others = [dict(_numbers(other)) for other in left]
-    for name, value in _numbers(record):
-        column = [numbers[name] for numbers in others if name in numbers]
-        if len(column) == len(others):
-            found[name] = _interval(name, value, float(sample.half_width(column)))
-    return found
+    values, others = dict(_numbers(record)), [dict(_numbers(other)) for other in left]
+    names = [name for name in values if all(name in numbers for numbers in others)]
+    halves = sample.half_width([[numbers[name] for name in names] for numbers in others])
+    return {
+        name: _interval(name, values[name], half)
+        for name, half in zip(names, halves.tolist(), strict=True)
+    }
 
 
 def _interval(name: str, value: float, half: float) -> Interval:

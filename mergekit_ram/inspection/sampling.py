@@ -60,19 +60,17 @@ class Sample:
                 f"sample must be a share of the rows above 0 and below 1; got {self.fraction!r}"
             )
 
-    def rows(self, name: str, count: int) -> list[torch.Tensor]:
-        """The chosen rows of a tensor, in at most ``GROUPS`` groups, each in ascending order.
+    def rows(self, name: str, count: int) -> npt.NDArray[np.int64]:
+        """The chosen rows of a tensor, group after group, each in ascending order.
 
         There are at least two of them, so that no tensor's error is taken for none; a tensor
         of one row is taken whole.
         """
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
-        chosen = torch.randperm(count, generator=generator)
-        chosen = chosen[: max(min(2, count), math.ceil(self.fraction * count))]
-        group = torch.arange(len(chosen)) % GROUPS
+        most = max(min(2, count), math.ceil(self.fraction * count))
+        chosen = torch.randperm(count, generator=generator)[:most].numpy()
         # All groups are put in order at once.
-        ordered = (group * count + chosen).sort().values % count
-        return list(torch.split(ordered, torch.bincount(group).tolist()))
+        return np.sort(np.arange(most) % GROUPS * count + chosen) % count
 
     def draw(self, group: TensorGroup) -> Drawn:
         """The chosen rows of all tensors of a group, copied."""
@@ -80,11 +78,13 @@ class Sample:
         if not shape or shape[0] < 2:
             return Drawn.whole(group)
         rows = self.rows(str(group.metadata.name), shape[0])
-        chosen = partial(torch.index_select, dim=0, index=torch.cat(rows))
-        numels = tuple(len(own) * shape[1:].numel() for own in rows)
+        chosen = partial(torch.index_select, dim=0, index=torch.from_numpy(rows))
+        width = shape[1:].numel()
         # So few rows are copied before a second thread is awake.
         with one_thread():
-            return Drawn(map_tensors(group, chosen), numels)
+            return Drawn(
+                map_tensors(group, chosen), tuple(size * width for size in _group_sizes(len(rows)))
+            )
 
     def half_width(self, left: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Half of a 95 % interval, by the delete-one-group jackknife.
@@ -95,3 +95,8 @@ class Sample:
         variance = (GROUPS - 1) * np.var(np.asarray(left, np.float64), axis=0)
         # What was looked at has no sampling error.
         return np.asarray(QUANTILE * np.sqrt(variance * (1 - self.fraction)))
+
+
+def _group_sizes(rows: int) -> list[int]:
+    """How many rows every group gets when they are dealt out in turns, none left without."""
+    return [len(range(first, rows, GROUPS)) for first in range(min(rows, GROUPS))]

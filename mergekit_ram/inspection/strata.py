@@ -8,8 +8,10 @@ of the others lacks one group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,16 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.kernels.direction_sums import DirectionSums
 from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Observed
-from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, TensorOverlap
 from mergekit_ram.tensors import agent_name
 
 Array = npt.NDArray[np.float64]
+
+TOGETHER = 32
+"""Tensors whose sums are added up at once."""
+
+KEPT_SHARES = 256
+"""Sizes of tensors for which it is kept how their groups enter sums."""
 
 
 @dataclass
@@ -34,34 +41,26 @@ class Stratum:
     numel: int
     agents: tuple[str, ...]
     """All that have this tensor."""
-    at_work: tuple[str, ...]
+    models: tuple[ModelReference, ...]
     """Those of them that what was seen is about; those of weight 0 are not."""
     seen: Observed
     directions: DirectionSums | None = None
     """Of the agents at work."""
     realised: Array | None = None
     """:data:`REALISED`, ``[groups, 2, agents at work]``."""
-    _shares: dict[int, Array] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
         return self.merge.output_weight.name
 
+    @functools.cached_property
+    def at_work(self) -> tuple[str, ...]:
+        """The names of the agents that what was seen is about."""
+        return tuple(map(agent_name, self.models))
+
     def shares(self, versions: int) -> Array:
         """By which every group's sums enter those of the whole tensor, ``[versions, groups]``."""
-        if versions not in self._shares:
-            self._shares[versions] = self._reckoned_shares(versions)
-        return self._shares[versions]
-
-    def _reckoned_shares(self, versions: int) -> Array:
-        numels = np.array(self.seen.numels, np.float64)
-        shares = np.ones((versions, len(numels)))
-        if len(numels) > 1:
-            left = np.arange(min(versions - 1, len(numels)))
-            shares[1 + left, left] = 0.0
-        looked_at = shares @ numels
-        times = np.divide(self.numel, looked_at, out=np.ones(versions), where=looked_at > 0)
-        return np.asarray(shares * times[:, None])
+        return _shares(self.numel, self.seen.numels, versions)
 
     def counts(self) -> TensorOverlap:
         """The counts of the whole tensor, rounded where they are estimates."""
@@ -84,14 +83,10 @@ class Stratum:
         changed = (by_overlap // np.arange(1, len(self.at_work) + 1)).sum(axis=1)
         return np.asarray(self.shares(versions) @ changed / max(1, self.numel))
 
-    def unique_energy(self, agent: str, versions: int) -> Array:
+    def unique_energy(self, place: int, versions: int) -> Array:
         """Σ τ² over the unique parameters of an agent at work, ``[versions]``."""
         energies = self.seen.energies[:, ENERGIES.index("unique_energy")]
-        return np.asarray(self.shares(versions) @ energies[:, self.at_work.index(agent)])
-
-    def model_of(self, agent: str) -> ModelReference:
-        """The model of that name, which has this tensor."""
-        return next(model for model in agents_of(self.merge) if agent_name(model) == agent)
+        return np.asarray(self.shares(versions) @ energies[:, place])
 
 
 class Totals:
@@ -115,19 +110,30 @@ class Totals:
         has_directions = all(stratum.directions is not None for stratum in strata)
         self.directions = DirectionSums.zeros(n) if has_directions else None
         """Of the whole model, where all of it was measured."""
-        for stratum in strata:
-            self._add(stratum, [agents.index(name) for name in stratum.at_work])
+        for at_work, own in itertools.groupby(strata, lambda stratum: stratum.at_work):
+            alike, places = list(own), [agents.index(name) for name in at_work]
+            for first in range(0, len(alike), TOGETHER):
+                self._add(alike[first : first + TOGETHER], places)
 
-    def _add(self, stratum: Stratum, places: list[int]) -> None:
-        shares, seen = stratum.shares(len(self._degree)), stratum.seen
+    def _add(self, strata: Sequence[Stratum], places: list[int]) -> None:
+        """Sums of several tensors at once, since a call takes longer than those of one."""
+        shares = np.concatenate([stratum.shares(len(self._degree)) for stratum in strata], axis=1)
+
+        def weighted(sums: Iterable[npt.NDArray[Any]]) -> Array:
+            return _weighted(shares, np.concatenate([*sums]))
+
         rows, columns = np.ix_(places, places)
-        self._degree[:, :, places, : len(places)] += _weighted(shares, seen.degree)
-        self._energies[:, :, places] += _weighted(shares, seen.energies)
-        self._pairs[:, :, rows, columns] += _weighted(shares, seen.pairs)
-        if self.directions is not None and stratum.directions is not None:
-            self.directions.add(stratum.directions, places)
-        if stratum.realised is not None:
-            self._realised[:, :, places] += _weighted(shares, stratum.realised)
+        seen = [stratum.seen for stratum in strata]
+        self._degree[:, :, places, : len(places)] += weighted(own.degree for own in seen)
+        self._energies[:, :, places] += weighted(own.energies for own in seen)
+        self._pairs[:, :, rows, columns] += weighted(own.pairs for own in seen)
+        if self.is_realised:
+            realised = (stratum.realised for stratum in strata)
+            self._realised[:, :, places] += weighted(own for own in realised if own is not None)
+        if self.directions is not None:
+            for stratum in strata:
+                if stratum.directions is not None:
+                    self.directions.add(stratum.directions, places)
 
     def overlap(self, agent: str, place: int, version: int, threshold: int = 0) -> AgentOverlap:
         """An agent's counts, rounded once where they are estimates."""
@@ -151,6 +157,21 @@ class Totals:
         if self.is_realised:
             sums |= zip(REALISED, self._realised[version, :, place].tolist(), strict=True)
         return sums
+
+
+@functools.lru_cache(maxsize=KEPT_SHARES)
+def _shares(numel: int, numels: tuple[int, ...], versions: int) -> Array:
+    """See :meth:`Stratum.shares`; most layers have tensors of the same sizes."""
+    sizes = np.array(numels, np.float64)
+    shares = np.ones((versions, len(sizes)))
+    if len(sizes) > 1:
+        left = np.arange(min(versions - 1, len(sizes)))
+        shares[1 + left, left] = 0.0
+    looked_at = shares @ sizes
+    times = np.divide(numel, looked_at, out=np.ones(versions), where=looked_at > 0)
+    found = shares * times[:, None]
+    found.flags.writeable = False
+    return np.asarray(found)
 
 
 def _weighted(shares: Array, sums: npt.NDArray[Any]) -> Array:

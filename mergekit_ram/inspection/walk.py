@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
+from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.batches import in_batches
@@ -70,7 +72,7 @@ class Walk:
                     merge=tensor.merge,
                     numel=tensor.numel,
                     agents=tuple(agent_name(entry.id) for entry in group.non_base),
-                    at_work=tuple(agent_name(entry.id) for entry in tensor.agents),
+                    models=tuple(cast(ModelReference, entry.id) for entry in tensor.agents),
                     seen=seen,
                     directions=None if directions is None else tensor.measured(directions),
                 )

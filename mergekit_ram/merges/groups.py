@@ -94,12 +94,21 @@ def present(
 def tensor_group(
     merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
 ) -> TensorGroup:
+    # Models are slow to compare and to look up, and asked for at every tensor.
+    found = [(model, tensors.get(model)) for model in merge.model_order]
     entries = tuple(
-        TensorEntry(id=model, tensor=tensors[model], is_base=model == merge.base_model)
-        for model in merge.model_order
-        if model in tensors
+        TensorEntry(id=model, tensor=tensor, is_base=is_base(merge, model))
+        for model, tensor in found
+        if tensor is not None
     )
     return TensorGroup(entries, TensorMetadata.from_weight_info(merge.output_weight))
+
+
+def is_base(merge: ExecuteMergeMethodTask, model: ModelReference) -> bool:
+    """Whether a model is what the others are compared with."""
+    base = merge.base_model
+    # Paths first, which nearly always tell.
+    return base is not None and model.model.path == base.model.path and model == base
 
 
 def map_tensors(
@@ -116,10 +125,9 @@ def map_tensors(
 def settings_of(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference]) -> dict[str, Any]:
     """Shared parameters by name, and those of the given agents by name and agent."""
     method = merge_methods.get(merge.method_name)
+    given = [(agent, merge.input_parameters[agent]) for agent in agents]
     per_agent = {
-        parameter.name: PerInputValues(
-            [(agent, merge.input_parameters[agent][parameter.name]) for agent in agents]
-        )
+        parameter.name: PerInputValues([(agent, own[parameter.name]) for agent, own in given])
         for parameter in method.spec.input_parameters
     }
     return {**dict(merge.parameters.items()), **per_agent}
@@ -127,12 +135,7 @@ def settings_of(merge: ExecuteMergeMethodTask, agents: Sequence[ModelReference])
 
 def agents_of(merge: ExecuteMergeMethodTask) -> list[ModelReference]:
     """The merge's models but for its base, in the order of the configuration."""
-    base = merge.base_model
-    if base is None:
-        return list(merge.model_order)
-    # Paths first: references as a whole are slow to compare, and asked for at every tensor.
-    path = base.model.path
-    return [model for model in merge.model_order if model.model.path != path or model != base]
+    return [model for model in merge.model_order if not is_base(merge, model)]
 
 
 AgentPlaces = list[tuple[ExecuteMergeMethodTask, ModelReference]]

@@ -19,13 +19,13 @@ def warn_about_idle_merges(merges: Sequence[ExecuteMergeMethodTask]) -> None:
     Args:
         merges: all of one plan, at least one.
     """
-    agents = {str(model) for merge in merges for model in agents_of(merge)}
-    taking_part = {
-        str(model)
-        for merge in merges
-        for model in agents_of(merge)
-        if dict(merge.input_parameters[model]).get("weight", 1.0) != 0
-    }
+    agents, taking_part = set(), set()
+    for merge in merges:
+        for model in agents_of(merge):
+            name = str(model)
+            agents.add(name)
+            if dict(merge.input_parameters[model]).get("weight", 1.0) != 0:
+                taking_part.add(name)
     base = merges[0].base_model
     if not taking_part:
         LOG.warning(
