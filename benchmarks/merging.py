@@ -91,7 +91,9 @@ class Look:
     sample: float | None = None
     directions: bool | None = None
 
-    def seconds(self, models: Path, agents: int, *, cuda: bool = False) -> float:
+    def seconds(
+        self, models: Path, agents: int, *, cold: bool = False, cuda: bool = False
+    ) -> float:
         """Seconds of one ``inspect``; imports are not in it."""
         from mergekit.config import MergeConfiguration
         from mergekit.io.tasks import LoaderCache
@@ -105,6 +107,8 @@ class Look:
         config = MergeConfiguration.model_validate(RAM_PLUS.recipe(models, agents))
         options = MergeOptions(quiet=True, cuda=cuda)
         sample = None if self.sample is None else Sample(self.sample)
+        if cold:
+            _drop_cached_pages(models)
         start = time.perf_counter()
         mergekit_ram.inspect(
             config, options, epsilons=self.epsilons, sample=sample, directions=self.directions

@@ -45,6 +45,7 @@ RATIOS = (
     Ratio("ram_directions", "ties", 1.0),
     Ratio("inspect", "ram_plus", 2.0),
     Ratio("inspect, four epsilons", "inspect", 1.3),
+    Ratio("inspect, sample 0.01", "inspect", 0.1),
     Ratio("inspect, sample 0.01", "ram_plus", 0.1),
     Ratio("inspect, directions", "ram_directions", 1.3),
 )

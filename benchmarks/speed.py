@@ -115,7 +115,7 @@ def main(
             taken = seconds(method, models, agents, folder / "out", cold=cold, cuda=cuda)
             times[method.label].append(taken)
         for look in looks:
-            times[look.label].append(look.seconds(models, agents, cuda=cuda))
+            times[look.label].append(look.seconds(models, agents, cold=cold, cuda=cuda))
         click.echo(f"round {number + 1} of {rounds} done", err=True)
     memories = {}
     if with_memory:

@@ -14,6 +14,7 @@ import torch
 from mergekit.merge_methods.base import TensorGroup
 
 from mergekit_ram.errors import ParameterError
+from mergekit_ram.inspection.disk import Disk
 from mergekit_ram.kernels.threads import one_thread
 from mergekit_ram.merges.groups import map_tensors
 
@@ -72,19 +73,25 @@ class Sample:
         # All groups are put in order at once.
         return np.sort(np.arange(most) % GROUPS * count + chosen) % count
 
-    def draw(self, group: TensorGroup) -> Drawn:
-        """The chosen rows of all tensors of a group, copied."""
+    def draw(self, group: TensorGroup, disk: Disk) -> Drawn:
+        """The chosen rows of all tensors of a group, copied.
+
+        Args:
+            group: base and agents of one tensor.
+            disk: that they may have to be read from.
+        """
         shape = group.entries[0].tensor.shape
         if not shape or shape[0] < 2:
             return Drawn.whole(group)
         rows = self.rows(str(group.metadata.name), shape[0])
         chosen = partial(torch.index_select, dim=0, index=torch.from_numpy(rows))
         width = shape[1:].numel()
+        numels = tuple(size * width for size in _group_sizes(len(rows)))
         # So few rows are copied before a second thread is awake.
-        with one_thread():
-            return Drawn(
-                map_tensors(group, chosen), tuple(size * width for size in _group_sizes(len(rows)))
-            )
+        with disk.watched(), one_thread():
+            for entry in group.entries:
+                disk.expect(entry.tensor, rows)
+            return Drawn(map_tensors(group, chosen), numels)
 
     def half_width(self, left: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Half of a 95 % interval, by the delete-one-group jackknife.

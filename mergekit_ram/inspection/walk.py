@@ -12,6 +12,7 @@ from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.batches import in_batches
+from mergekit_ram.inspection.disk import Disk
 from mergekit_ram.inspection.drawn import Directions, DrawnTensor
 from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sampling import Drawn, Sample
@@ -52,6 +53,7 @@ class Walk:
         self._sample = sample
         self._quiet = quiet
         self._kept: list[DrawnTensor] = []
+        self._disk = Disk()
         self.rounded = RoundedShares()
 
     def observe(
@@ -108,7 +110,7 @@ class Walk:
             numel = loaded.group.entries[0].tensor.numel()
             drawn = Drawn.whole(loaded.group)
             if self._sample is not None:
-                drawn = self._sample.draw(loaded.group)
+                drawn = self._sample.draw(loaded.group, self._disk)
             if self._device.type != "cpu":
                 drawn = replace(drawn, group=map_tensors(drawn.group, self._moved))
             tensor = DrawnTensor(merge, numel, drawn, loaded.settings, loaded.dtype)
