@@ -65,7 +65,7 @@ def autoload() -> None:
     """
     try:
         install()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _say_once(f"mergekit-ram could not be switched on: {_one_line(error)}")
 
 
@@ -244,7 +244,7 @@ def _bring_in(*, planners: bool) -> None:
         _uninstall_host()
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

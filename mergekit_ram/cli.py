@@ -14,7 +14,8 @@ import click
 
 from mergekit_ram import __version__
 from mergekit_ram.errors import InputError
-from mergekit_ram.options import Chosen, with_reading_options
+from mergekit_ram.merge_command import command as merge
+from mergekit_ram.options import READING_OPTIONS, Chosen, with_options
 from mergekit_ram.record.source import is_record
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _is_number(text: str) -> bool:
 @click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
 )
-@with_reading_options
+@with_options(READING_OPTIONS)
 def inspect(
     source: Path,
     json_file: str | None,
@@ -141,7 +142,7 @@ def inspect(
 
     Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
     """
-    _check_outputs(json_file, html_file)
+    _check_outputs(source, json_file, html_file)
     if is_record(source):
         record = _recorded(source, epsilons, fraction)
     else:
@@ -151,10 +152,17 @@ def inspect(
         sys.exit(EXIT_FINDINGS)
 
 
-def _check_outputs(json_file: str | None, html_file: Path | None) -> None:
+def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) -> None:
     """Nobody wants to hear after an hour that the result has no place."""
     wanted = [Path(json_file)] if json_file and json_file != STANDARD_OUTPUT else []
-    for path in [*wanted, *([html_file] if html_file else [])]:
+    wanted += [html_file] if html_file else []
+    taken = [source.resolve()]
+    for path in wanted:
+        if path.resolve() in taken:
+            raise InputError(
+                f"{path} is given twice, and would be overwritten. Choose another file."
+            )
+        taken.append(path.resolve())
         if path.is_dir() or not os.access(path.parent, os.W_OK):
             raise InputError(
                 f"{path} cannot be written: it is a folder, or in no folder that can be written "
@@ -227,22 +235,7 @@ def _write(path: Path, text: str) -> None:
     click.echo(f"wrote {path}", err=True)
 
 
-@main.command(
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Merge by units of work, going on after a crash.",
-)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.pass_context
-def merge(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Merge by units of work; its own help is that of the command behind it."""
-    from mergekit_ram.units import early
-
-    # Before what takes seconds to import is imported here.
-    early.start_for(arguments)
-    from mergekit_ram.merge_command import command
-
-    command.main(list(arguments), prog_name=context.command_path)
+main.add_command(merge)
 
 
 @main.command(short_help="Show versions, and whether the plugin is on.")

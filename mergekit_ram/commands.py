@@ -6,6 +6,7 @@ Only the standard library is imported before a command is run.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ COMMANDS = {
     "mergekit.scripts.merge_raw_pytorch": ("config_path", "run_raw"),
 }
 """By module: the argument that is the recipe's path, and what of ours the command is run in."""
+
+MENTION = re.compile(r"\bmerge_method\b\W+(\w+)")
 
 
 def wrap(module: ModuleType, is_ours: Callable[[object], bool]) -> Iterator[Callable[[], None]]:
@@ -50,21 +53,32 @@ def _run(
     kwargs: Any,
 ) -> Any:
     path = Path(kwargs.get(argument) or os.devnull)
-    recipe = _read(path)
-    if not (isinstance(recipe, dict) and is_ours(recipe.get("merge_method"))):
+    if not _is_of(path, is_ours):
         return wrapped(*args, **kwargs)
     from mergekit_ram.compatibility import understood
 
     with understood():
         from mergekit_ram.plan import reading
-    return getattr(reading, around)(partial(wrapped, *args, **kwargs), path, recipe)
+    return getattr(reading, around)(partial(wrapped, *args, **kwargs), path)
 
 
-def _read(path: Path) -> object:
-    """What a recipe holds; a broken one is nobody's, and its command says so."""
+def _is_of(path: Path, is_ours: Callable[[object], bool]) -> bool:
+    """Whether a recipe is one of our methods, or was meant as one and cannot be read."""
     import yaml
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
+        data = path.read_bytes()
+    except OSError:
+        return False
+    try:
+        recipe = yaml.safe_load(data.decode("utf-8"))
+    except Exception:  # the reader fails in many ways, and reads the file once more to say how
+        return _mentions(data, is_ours)
+    method = recipe.get("merge_method") if isinstance(recipe, dict) else None
+    return is_ours(method) if isinstance(method, str) else _mentions(data, is_ours)
+
+
+def _mentions(data: bytes, is_ours: Callable[[object], bool]) -> bool:
+    """Whether a file's text names one of our methods, in whatever encoding its letters are."""
+    text = data.replace(b"\0", b"").decode("ascii", errors="replace")
+    return any(map(is_ours, MENTION.findall(text)))

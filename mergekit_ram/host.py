@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -171,15 +172,13 @@ def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: 
 
 def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:
     """Add our section to mergekit's model card of a merge of ours."""
-    from mergekit_ram.show.card import extended_card
+    from mergekit_ram.show.card import whole_card
 
-    card = wrapped(*args, **kwargs)
-    config = kwargs.get("config", args[0] if args else None)
-    recorded = _recorded.get()
-    if recorded is not None and recorded[0] is config:
-        card = extended_card(card, recorded[1].record)
+    config, recorded = kwargs.get("config", args[0] if args else None), _recorded.get()
     _recorded.set(None)
-    return card
+    if recorded is None or recorded[0] is not config:
+        return wrapped(*args, **kwargs)
+    return whole_card(partial(wrapped, *args, **kwargs), recorded[1].record)
 
 
 def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
@@ -229,9 +228,12 @@ def _patch_card() -> None:
     module = sys.modules.get(MERGE_MODULE)
     if module is None:
         return
+    from mergekit_ram.show.card import stay_here
+
     if not callable(getattr(module, "generate_card", None)):
         raise mismatch("the function mergekit.merge.generate_card")
     wrap(module, "generate_card", _generate_card)
+    stay_here(sys.modules.get("mergekit.card"))
 
 
 def _patch_ends() -> None:

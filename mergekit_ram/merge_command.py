@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
-from mergekit.options import MergeOptions, PrettyPrintHelp, add_merge_options
 
-from mergekit_ram.units.driver import How
-from mergekit_ram.units.engines import Engine
-from mergekit_ram.units.merge import estimated, merge, read_merge
-from mergekit_ram.units.progress import progress_text
+from mergekit_ram.options import MERGE_OPTIONS, Chosen, with_options
+from mergekit_ram.units import early
 
-add_options: Callable[[Callable[..., None]], Callable[..., None]] = add_merge_options
-
-
-EXISTING_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+ENGINES = ("local", "ray")
+"""The values of :class:`mergekit_ram.units.engines.Engine`, whose import takes seconds."""
 
 
 class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
@@ -34,7 +28,17 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
         return range(int(first), int(end))
 
 
-@click.command("merge", cls=PrettyPrintHelp)
+class _MergeCommand(click.Command):
+    """Starts the server of workers before what takes seconds to import is imported here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        early.start_for(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(
+    "merge", cls=_MergeCommand, short_help="Merge by units of work, going on after a crash."
+)
 @click.argument(
     "config_file",
     metavar="CONFIG.yml",
@@ -50,8 +54,8 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
 )
 @click.option(
     "--engine",
-    type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.LOCAL.value,
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
     show_default=True,
     help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
 )
@@ -73,7 +77,7 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
 @click.option(
     "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
 )
-@add_options
+@with_options(MERGE_OPTIONS)
 def command(
     config_file: Path,
     out_path: Path,
@@ -83,7 +87,7 @@ def command(
     only: range | None,
     finalise: bool,
     restart: bool,
-    merge_options: MergeOptions,
+    chosen: Chosen,
 ) -> None:
     """Merge by units of work: a merge that goes on where a crash has stopped it.
 
@@ -103,11 +107,15 @@ def command(
     How far is it?
       mergekit-ram status ./merged
     """
-    merge_options.apply_global_options()  # type: ignore[no-untyped-call]
+    from mergekit_ram.units.driver import How
+    from mergekit_ram.units.engines import Engine
+    from mergekit_ram.units.merge import estimated, merge, read_merge
+    from mergekit_ram.units.progress import progress_text
+
     if finalise:
         only = range(0)
     how = How(workers=workers, engine=Engine(engine), only=only, restart=restart)
-    request = read_merge(config_file, out_path, merge_options)
+    request = read_merge(config_file, out_path, chosen.applied())
     if only_estimate:
         click.echo(estimated(request).text(), nl=False)
     elif not merge(request, how):

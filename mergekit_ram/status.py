@@ -41,7 +41,7 @@ class Package:
         version = _version(name)
         try:
             importlib.import_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a file of that name may be a script that exits
             is_absent = version is None and isinstance(error, ModuleNotFoundError)
             problem = "not installed" if is_absent else f"cannot be imported: {_one_line(error)}"
             return cls(name, version, problem)
@@ -78,7 +78,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

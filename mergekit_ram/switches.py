@@ -12,5 +12,5 @@ QUIET_VARIABLE = "MERGEKIT_RAM_QUIET"
 
 
 def is_set(variable: str) -> bool:
-    """Whether a switch is on: set to anything but nothing, 0, false or no."""
-    return os.environ.get(variable, "0").strip().lower() not in ("", "0", "false", "no")
+    """Whether a switch is on: set to anything but nothing, 0, false, no or off."""
+    return os.environ.get(variable, "0").strip().lower() not in ("", "0", "false", "no", "off")

@@ -13,7 +13,7 @@ from mergekit_ram.inspection.strata import Array, Stratum, Totals
 from mergekit_ram.merges.groups import AgentPlaces, factor_of
 from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.record.build import agent_record
-from mergekit_ram.record.schema import AgentRecord, PairRecord, ThresholdAgent
+from mergekit_ram.record.schema import AgentRecord, PairRecord, Setting, ThresholdAgent
 
 RETAINED = {"ram": "retained_ram", "ram_directions": "retained_directions"}
 """Fields of what a method keeps; of all others it is that of ``ram_plus``."""
@@ -48,6 +48,30 @@ class UniqueEnergy:
     def rescaled(self, agent: AgentOverlap, version: int) -> float:
         """The same times λ."""
         return float(self.energy[version]) * factor_of(self.merge, self.model, agent)
+
+
+def rescaled_anew(
+    sums: dict[str, float], kept: tuple[float, float], at_first: float
+) -> dict[str, float]:
+    """What would have been realised of the λ that a part of a sample gives.
+
+    All of it was merged by the λ of the whole sample. To first order what the output changes by
+    grows with λ, and how often it changes at all with λ − 1.
+
+    Args:
+        sums: of that part, by name.
+        kept: Σ s w λ τ² over its unique parameters, and the same with λ = 1.
+        at_first: Σ s w λ τ² with the λ of the whole sample.
+    """
+    scaled, plain = kept
+    if "step" not in sums or scaled == at_first:
+        return sums
+    more = {}
+    if at_first:
+        more["step"] = sums["step"] * scaled / at_first
+    if at_first != plain:
+        more["changed"] = sums["changed"] * (scaled - plain) / (at_first - plain)
+    return {**sums, **more}
 
 
 def agent_figures(
@@ -115,8 +139,8 @@ def pair_figures(names: Sequence[str], total: Totals, version: int) -> Iterator[
             )
 
 
-def threshold_figures(overlap: AgentOverlap, r: float, alpha: float) -> ThresholdAgent:
-    """An agent at one ε."""
+def threshold_figures(overlap: AgentOverlap, rescale: Setting) -> ThresholdAgent:
+    """An agent at one ε, with the λ that holds there."""
     return ThresholdAgent(
         model=overlap.model,
         active=overlap.active,
@@ -125,7 +149,7 @@ def threshold_figures(overlap: AgentOverlap, r: float, alpha: float) -> Threshol
         density=overlap.density,
         unique_share=_divided(overlap.unique, overlap.active),
         overlap_unique_ratio=overlap.finite_ratio,
-        rescale=overlap.rescale(r, alpha),
+        rescale=rescale,
     )
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import torch
 from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
+from mergekit_ram import host
 from mergekit_ram.autoload import install
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import HostError, InputError, ParameterError
+from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.cost import LITTLE, operations
 from mergekit_ram.inspection.drawn import Directions
@@ -31,8 +34,9 @@ from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
+from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.plan.layouts import layouts_of_model
-from mergekit_ram.record.build import base_names, settings_record, versions
+from mergekit_ram.record.build import base_names, setting, settings_record, versions
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
@@ -97,12 +101,17 @@ def _looked_at(
     realised, directions = wanted
     plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
-    settings = settings_record(merges)
+    ridges = _ridges(config, options)
+    settings = settings_record(merges).model_copy(
+        update={"ridge": setting(ridges) if ridges else None}
+    )
     if thresholds:
         thresholds = tuple(sorted({*thresholds, *_values(settings.epsilon)}))
     walk = Walk(merges, torch.device(options.device or "cpu"), sample, options.quiet)
     # A sample lacks rows of every matrix.
-    measured = _directions(config, plan, directions) if sample is None else None
+    measured = _directions(ridges, plan, directions) if sample is None else None
+    notes = [] if measured is None else [*_on_ridges(ridges, measured)]
+    tell(notes)
     strata = list(walk.observe(thresholds, measured))
     summary = Summary(merges, plan.loads, strata, thresholds, sample, config.merge_method)
     if realised:
@@ -125,28 +134,55 @@ def _looked_at(
         models=plan.models,
         versions=versions(),
     )
-    found = (*noted(plan.notes), *walk.rounded.findings(), *findings_of(record))
+    found = (*noted((*plan.notes, *notes)), *walk.rounded.findings(), *findings_of(record))
     return record.model_copy(update={"findings": found})
 
 
+def _ridges(config: MergeConfiguration, options: MergeOptions) -> Counter[float]:
+    """Bytes of the output by the ridge that holds for them; of another method there is none.
+
+    A setting may be text, a list, filters, or of single slices: what it is for a tensor only
+    mergekit's own planning of the merge tells.
+    """
+    if config.merge_method != RamDirectionsMerge.spec.name:
+        return Counter()
+    # All that there is to say of this plan has been said.
+    with hushed():
+        plan = host.plan_weights(config, options)
+    found: Counter[float] = Counter()
+    for merge in plan.ledger.merges:
+        size = plan.sizes.get(merge.output_weight.name)
+        found[merge.parameters["ridge"]] += 0 if size is None else size.written
+    return found
+
+
+def _on_ridges(ridges: Counter[float], used: Directions) -> Iterator[Note]:
+    if len(ridges) > 1:
+        yield Note(
+            "ridge-by-tensor",
+            f"ridge differs by tensor ({', '.join(f'{ridge:g}' for ridge in sorted(ridges))}): "
+            f"what ram_directions keeps is reckoned with {used.ridge:g} everywhere, that of most "
+            "of the output; the merge takes each tensor's own",
+        )
+
+
 def _directions(
-    config: MergeConfiguration, plan: MergeRecorder, wanted: bool | None
+    ridges: Counter[float], plan: MergeRecorder, wanted: bool | None
 ) -> Directions | None:
     """How ``ram_directions`` would merge these models; None where that is not to be looked at.
 
     Args:
-        config: of the merge.
-        plan: of it.
+        ridges: of the merge, if it is one by ``ram_directions``; else the default is taken.
+        plan: of the merge.
         wanted: None where nobody said; what is left out then is told.
     """
     if wanted is False:
         return None
-    merges, is_method = plan.ledger.merges, config.merge_method == RamDirectionsMerge.spec.name
-    given = (config.parameters or {}).get("ridge")
-    ridge = float(given) if is_method and isinstance(given, int | float) else RIDGE
+    merges = plan.ledger.merges
+    ridge = ridges.most_common(1)[0][0] if ridges else RIDGE
     base = next((merge.base_model for merge in merges if merge.base_model), None)
     found = Directions(ridge, layouts_of_model(base))
-    if wanted or is_method:
+    if wanted or ridges:
         return found
     needed = operations(merges, plan.loads, found.layouts)
     if needed <= LITTLE:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mergekit_ram.inspection.sampling import GROUPS, Sample
+from mergekit_ram.inspection.strata import Spread
 from mergekit_ram.record.schema import (
     AgentRecord,
     Interval,
@@ -19,6 +20,9 @@ from mergekit_ram.record.schema import (
     TensorRecord,
     ThresholdAgent,
 )
+
+OF_THREE = 3.0
+"""What never happened in n trials happens, 95 in 100 times, less often than once in n / 3."""
 
 GIVEN_FIELDS = frozenset({"weight", "numel", "epsilon"})
 """Numbers of a record that are known and not estimated."""
@@ -45,12 +49,13 @@ Changed = TypeVar("Changed", LayerRecord, TensorRecord)
 
 
 def with_intervals(
-    sample: Sample | None, records: Callable[[int], Sequence[Record]]
+    sample: Sample | None, filled: int, records: Callable[[int], Sequence[Record]]
 ) -> tuple[Record, ...]:
     """The records of all that was seen, each with its intervals where that is a sample.
 
     Args:
         sample: how the rows were drawn, if they were.
+        filled: in how many groups rows were drawn.
         records: all of a kind, by the version of the sums that they come from.
     """
     whole = records(0)
@@ -58,34 +63,42 @@ def with_intervals(
         return tuple(whole)
     left = zip(*(records(1 + group) for group in range(GROUPS)), strict=True)
     return tuple(
-        record.model_copy(update={"interval": _intervals(sample, record, others)})
+        record.model_copy(update={"interval": _intervals(sample, filled, record, others)})
         for record, others in zip(whole, left, strict=True)
     )
 
 
 def with_change_intervals(
-    sample: Sample | None, records: Sequence[Changed], changes: Array
+    sample: Sample | None, seen: Sequence[Spread], records: Sequence[Changed], changes: Array
 ) -> tuple[Changed, ...]:
     """The same for records whose only estimate is their ``change``.
 
     Args:
         sample: how the rows were drawn, if they were.
+        seen: what each rests on.
         records: of all that was seen.
         changes: their change, ``[versions, records]``.
     """
     if sample is None:
         return tuple(records)
-    widths = sample.half_width(changes[1:])
+    groups = np.array([spread.groups for spread in seen])
+    parameters = np.array([spread.parameters for spread in seen])
+    widths = sample.half_width(changes[0], changes[1:], groups)
+    # A few rows that are all alike are no proof that all the others are.
+    widths = np.maximum(widths, np.where(groups > 0, OF_THREE / np.maximum(1, parameters), 0.0))
     return tuple(
         record.model_copy(update={"interval": {"change": _interval("change", change, width)}})
         for record, change, width in zip(records, changes[0].tolist(), widths.tolist(), strict=True)
     )
 
 
-def _intervals(sample: Sample, record: Record, left: Sequence[Record]) -> Intervals:
+def _intervals(sample: Sample, filled: int, record: Record, left: Sequence[Record]) -> Intervals:
     values, others = dict(_numbers(record)), [dict(_numbers(other)) for other in left]
     names = [name for name in values if all(name in numbers for numbers in others)]
-    halves = sample.half_width([[numbers[name] for name in names] for numbers in others])
+    whole = [values[name] for name in names]
+    halves = sample.half_width(
+        whole, [[numbers[name] for name in names] for numbers in others], filled
+    )
     return {
         name: _interval(name, values[name], half)
         for name, half in zip(names, halves.tolist(), strict=True)

@@ -29,7 +29,7 @@ Array = npt.NDArray[np.float64]
 TOGETHER = 32
 """Tensors whose sums are added up at once."""
 
-KEPT_SHARES = 256
+KEPT_SHARES = 1024
 """Sizes of tensors for which it is kept how their groups enter sums."""
 
 
@@ -44,6 +44,8 @@ class Stratum:
     models: tuple[ModelReference, ...]
     """Those of them that what was seen is about; those of weight 0 are not."""
     seen: Observed
+    groups: tuple[int, ...] = ()
+    """Numbers of its groups of rows; none where it was seen whole."""
     directions: DirectionSums | None = None
     """Of the agents at work."""
     realised: Array | None = None
@@ -60,7 +62,7 @@ class Stratum:
 
     def shares(self, versions: int) -> Array:
         """By which every group's sums enter those of the whole tensor, ``[versions, groups]``."""
-        return _shares(self.numel, self.seen.numels, versions)
+        return _shares(self.numel, self.seen.numels, self.groups, versions)
 
     def counts(self) -> TensorOverlap:
         """The counts of the whole tensor, rounded where they are estimates."""
@@ -87,6 +89,23 @@ class Stratum:
         """Σ τ² over the unique parameters of an agent at work, ``[versions]``."""
         energies = self.seen.energies[:, ENERGIES.index("unique_energy")]
         return np.asarray(self.shares(versions) @ energies[:, place])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What the estimates of some tensors rest on."""
+
+    groups: int
+    """In how many rows were drawn."""
+    parameters: int
+    """That were looked at, in tensors that were not seen whole."""
+
+    @classmethod
+    def of(cls, strata: Sequence[Stratum]) -> Spread:
+        return cls(
+            len({group for stratum in strata for group in stratum.groups}),
+            sum(sum(stratum.seen.numels) for stratum in strata if stratum.groups),
+        )
 
 
 class Totals:
@@ -160,13 +179,12 @@ class Totals:
 
 
 @functools.lru_cache(maxsize=KEPT_SHARES)
-def _shares(numel: int, numels: tuple[int, ...], versions: int) -> Array:
+def _shares(numel: int, numels: tuple[int, ...], groups: tuple[int, ...], versions: int) -> Array:
     """See :meth:`Stratum.shares`; most layers have tensors of the same sizes."""
     sizes = np.array(numels, np.float64)
     shares = np.ones((versions, len(sizes)))
-    if len(sizes) > 1:
-        left = np.arange(min(versions - 1, len(sizes)))
-        shares[1 + left, left] = 0.0
+    if versions > 1 and groups:
+        shares[1 + np.array(groups), np.arange(len(groups))] = 0.0
     looked_at = shares @ sizes
     times = np.divide(numel, looked_at, out=np.ones(versions), where=looked_at > 0)
     found = shares * times[:, None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,15 +12,16 @@ from mergekit_ram.inspection.figures import (
     UniqueEnergy,
     agent_figures,
     pair_figures,
+    rescaled_anew,
     threshold_figures,
 )
 from mergekit_ram.inspection.intervals import with_change_intervals, with_intervals
 from mergekit_ram.inspection.sampling import GROUPS, Sample
-from mergekit_ram.inspection.strata import Array, Stratum, Totals
+from mergekit_ram.inspection.strata import Array, Spread, Stratum, Totals
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.record.build import layer_records, tensor_records
+from mergekit_ram.record.build import factors, layer_records, tensor_records
 from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import (
     AgentRecord,
@@ -75,18 +75,20 @@ class Summary:
         return OverlapStatistics(tensors=tuple(stratum.counts() for stratum in self._strata))
 
     def agents(self) -> tuple[AgentRecord, ...]:
-        return with_intervals(self._sample, self._agents)
+        return with_intervals(self._sample, self._all_filled, self._agents)
 
     def pairs(self) -> tuple[PairRecord, ...]:
         return with_intervals(
-            self._sample, lambda version: list(pair_figures(self._names, self._total, version))
+            self._sample,
+            self._all_filled,
+            lambda version: list(pair_figures(self._names, self._total, version)),
         )
 
     def thresholds(self) -> tuple[ThresholdRecord, ...] | None:
         """The agents at every ε; None where no further one was asked for."""
         if not self._thresholds:
             return None
-        found = with_intervals(self._sample, self._threshold_agents)
+        found = with_intervals(self._sample, self._all_filled, self._threshold_agents)
         size = len(self._names)
         return tuple(
             ThresholdRecord(epsilon=epsilon, agents=found[number * size : (number + 1) * size])
@@ -94,17 +96,26 @@ class Summary:
         )
 
     def tensors(self) -> tuple[TensorRecord, ...]:
-        return with_change_intervals(self._sample, self._tensors, self._changes)
+        seen = [Spread.of([stratum]) for stratum in self._strata]
+        return with_change_intervals(self._sample, seen, self._tensors, self._changes)
 
     def layers(self) -> tuple[LayerRecord, ...]:
         """The change of every layer."""
         records = layer_records(self._tensors)
         places = {record.name: number for number, record in enumerate(records)}
         changes = np.zeros((self._versions, len(records)))
+        own: list[list[Stratum]] = [[] for _ in records]
         for stratum, change in zip(self._strata, self._changes.T, strict=True):
             place = places[Place.of(stratum.name).layer]
             changes[:, place] += change * stratum.numel / max(1, records[place].numel)
-        return with_change_intervals(self._sample, records, changes)
+            own[place].append(stratum)
+        seen = [*map(Spread.of, own)]
+        return with_change_intervals(self._sample, seen, records, changes)
+
+    @functools.cached_property
+    def _all_filled(self) -> int:
+        """In how many groups rows of some tensor were drawn."""
+        return Spread.of(self._strata).groups
 
     @functools.cached_property
     def _total(self) -> Totals:
@@ -122,27 +133,22 @@ class Summary:
             unique = self._unique[place]
             scaled = sum(own.rescaled(overlap, version) for own in unique)
             kept = scaled, sum(float(own.energy[version]) for own in unique)
-            sums = total.of_agent(place, version)
+            whole = total.overlap(name, place, 0)
+            at_first = sum(own.rescaled(whole, version) for own in unique)
+            sums = rescaled_anew(total.of_agent(place, version), kept, at_first)
             directions = None if total.directions is None else total.directions.of_agent(place)
             places = self._places[name]
             records.append(agent_figures(overlap, sums, places, kept, self._method, directions))
         return records
 
     def _threshold_agents(self, version: int) -> list[ThresholdAgent]:
-        return [
-            threshold_figures(self._total.overlap(name, place, version, 1 + number), *self._usual)
-            for number in range(len(self._thresholds))
-            for place, name in enumerate(self._names)
-        ]
-
-    @functools.cached_property
-    def _usual(self) -> tuple[float, float]:
-        """r and α of most parameters."""
-        numels: Counter[tuple[float, float]] = Counter()
-        for stratum in self._strata:
-            settings = stratum.merge.parameters
-            numels[settings["r"], settings["alpha"]] += stratum.numel
-        return numels.most_common(1)[0][0]
+        records = []
+        for number in range(len(self._thresholds)):
+            for place, name in enumerate(self._names):
+                overlap = self._total.overlap(name, place, version, 1 + number)
+                # As in the agents' own records, where λ may be given by hand or by tensor.
+                records.append(threshold_figures(overlap, factors(overlap, self._places[name])))
+        return records
 
     @functools.cached_property
     def _tensors(self) -> tuple[TensorRecord, ...]:

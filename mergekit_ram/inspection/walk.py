@@ -76,6 +76,7 @@ class Walk:
                     agents=tuple(agent_name(entry.id) for entry in group.non_base),
                     models=tuple(cast(ModelReference, entry.id) for entry in tensor.agents),
                     seen=seen,
+                    groups=tensor.drawn.groups,
                     directions=None if directions is None else tensor.measured(directions),
                 )
                 self.rounded.look(group, tensor.settings, tensor.dtype)

@@ -21,13 +21,14 @@ from mergekit_ram.kernels.chunks import Chunk, Chunks
 from mergekit_ram.kernels.recipe import Recipe
 from mergekit_ram.kernels.rounding import rounded
 from mergekit_ram.kernels.strips import BFLOAT16, FLOAT16, LANES, STRIP, STRIP_BYTES
+from mergekit_ram.switches import is_set
 
 LOG = logging.getLogger("mergekit_ram")
 
 Array = npt.NDArray[Any]
 
 DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
-"""Set to 0 in the environment, it leaves the arithmetic to torch."""
+"""Set to 0, false or no in the environment, it leaves the arithmetic to torch."""
 
 CHUNK = 262_144
 """Elements per call of a loop that reads the inputs as they are stored."""
@@ -60,7 +61,7 @@ class _Loops:
                 self.give_up("compilation is switched off (NUMBA_DISABLE_JIT)")
             else:
                 self.module = importlib.import_module("mergekit_ram.kernels.loops")
-        except (KeyboardInterrupt, SystemExit, MemoryError):
+        except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:
             self.give_up(f"numba cannot be imported ({_one_line(error)})")
@@ -79,7 +80,11 @@ class _Loops:
 
 def available() -> bool:
     """Whether the loops are to be used: not switched off, and nothing is known to ail them."""
-    return os.environ.get(DISABLE_VARIABLE) != "0" and _loops().problem is None
+    return not _is_switched_off() and _loops().problem is None
+
+
+def _is_switched_off() -> bool:
+    return os.environ.get(DISABLE_VARIABLE, "").strip() != "" and not is_set(DISABLE_VARIABLE)
 
 
 def why_not() -> str | None:
@@ -87,8 +92,8 @@ def why_not() -> str | None:
 
     Takes the seconds in which the loops are made ready, and tries them on a few numbers.
     """
-    if os.environ.get(DISABLE_VARIABLE) == "0":
-        return f"switched off ({DISABLE_VARIABLE}=0)"
+    if _is_switched_off():
+        return f"switched off ({DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]})"
     if available():
         chunks = Chunks((torch.zeros(1, device="cpu"),) * 2, None, None)
         try:

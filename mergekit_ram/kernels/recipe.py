@@ -108,8 +108,11 @@ class Recipe:
 
     def divisors(self) -> torch.Tensor:
         """|T|^p by |T|, float64; an untouched parameter divides by one."""
-        steps = torch.arange(len(self.weight) + 1, dtype=torch.float64, device="cpu")
-        return steps.clamp(min=1.0).pow(self.overlap_power)
+        # One by one: torch's powers of a vector differ in the last digit by their place in it.
+        powers = [
+            _power(max(1, count), self.overlap_power) for count in range(len(self.weight) + 1)
+        ]
+        return torch.tensor(powers, dtype=torch.float64, device="cpu")
 
 
 def checked_epsilon(epsilon: float) -> float:
@@ -161,6 +164,13 @@ def _number(value: float) -> float:
         return math.nan if isinstance(value, str) else float(value)
     except (TypeError, ValueError):
         return math.nan
+    except OverflowError:
+        return math.inf
+
+
+def _power(base: int, exponent: float) -> float:
+    try:
+        return math.pow(base, exponent)
     except OverflowError:
         return math.inf
 

@@ -15,7 +15,7 @@ from mergekit.config import MergeConfiguration
 from mergekit_ram.errors import InputError
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.naming import Keys, Naming, name_by_plan, unwrapped, without_wrappers
-from mergekit_ram.plan.architecture import architecture_of, check_slices
+from mergekit_ram.plan.architecture import architecture_of
 from mergekit_ram.plan.layout import Layout, layout_of
 from mergekit_ram.plan.matching import check_names
 
@@ -84,7 +84,6 @@ def choose(
     if config.modules and config.modules.keys() - own.architecture.modules.keys():
         # These modules are mergekit's; what they leave out is found when all is planned.
         return chooser.as_far_as_known(mergekits or find())
-    check_slices(config, own.architecture)
     return own
 
 

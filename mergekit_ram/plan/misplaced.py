@@ -100,16 +100,27 @@ def check_dtypes(config: HasDtypes) -> None:
         InputError: it names the key, the value and the dtypes that there are.
     """
     for key in ("dtype", "out_dtype"):
-        value = getattr(config, key)
-        try:
-            dtype_from_name(value)
-        except RuntimeError:
-            meant = SHORT_DTYPES.get(str(value).lower()) or _close(str(value), DTYPES)
-            hint = f" Did you mean {meant}?" if meant else ""
-            raise InputError(
-                f"`{key}: {value}` is no dtype that mergekit knows; it knows "
-                f"{', '.join(DTYPES)}.{hint}"
-            ) from None
+        check_dtype(f"{key}: ", getattr(config, key))
+
+
+def check_dtype(key: str, value: str | None) -> None:
+    """Refuse a dtype that mergekit does not know.
+
+    Args:
+        key: as it stands before the value.
+        value: the dtype's name.
+
+    Raises:
+        InputError: it names the key, the value and the dtypes that there are.
+    """
+    try:
+        dtype_from_name(value)
+    except RuntimeError:
+        meant = SHORT_DTYPES.get(str(value).lower()) or _close(str(value), DTYPES)
+        hint = f" Did you mean {meant}?" if meant else ""
+        raise InputError(
+            f"`{key}{value}` is no dtype that mergekit knows; it knows {', '.join(DTYPES)}.{hint}"
+        ) from None
 
 
 def _misplaced(

@@ -22,8 +22,8 @@ from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.naming import NamedLoader, Naming
 from mergekit_ram.merges.notes import Note, tell
-from mergekit_ram.plan import head, matching, misplaced, references
-from mergekit_ram.plan.architecture import vocabulary_key
+from mergekit_ram.plan import head, matching, misplaced, ranges, references
+from mergekit_ram.plan.architecture import check_slices, vocabulary_key
 from mergekit_ram.plan.choice import ARCHITECTURE_REMEDY, Plan, choose
 from mergekit_ram.plan.opening import open_all
 from mergekit_ram.plan.tokenizers import check_tokenizers
@@ -100,7 +100,8 @@ def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Pr
         find: mergekit's search for the architecture.
 
     Raises:
-        InputError: models that cannot be read, are given twice, or do not fit together.
+        InputError: models that cannot be read, are given twice, or do not fit together;
+            layers or modules that they do not have.
     """
     models = sorted(config.referenced_models(), key=str)
     references.check_names(models, options.transformers_cache)
@@ -125,6 +126,8 @@ def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Pr
             lambda: _found(find, models),
             trust_remote_code=options.trust_remote_code,
         )
+    ranges.check_layers(config, plan.architecture, configs)
+    check_slices(config, plan.architecture)
     loaders = _install(cache, checkpoints, plan.namings, options)
     check_tokenizers(config, models, trust_remote_code=options.trust_remote_code)
     notes += matching.notes_on_names(plan.namings)

@@ -16,29 +16,33 @@ from mergekit_ram.merges import boundary
 from mergekit_ram.merges.headers import read_shard
 from mergekit_ram.plan.misplaced import Level, check_dtypes, warn_about_places
 from mergekit_ram.plan.misspelt import warn_about_parameters
-from mergekit_ram.plan.recipe import understood_as
+from mergekit_ram.plan.recipe import read_yaml, understood_as
 
 SAFETENSORS = ".safetensors"
 
 
-def run_yaml(command: Callable[[], Any], path: Path, recipe: Any) -> Any:
+def run_yaml(command: Callable[[], Any], path: Path) -> Any:
     """``mergekit-yaml`` on a recipe of ours.
 
     Raises:
-        InputError: it is no configuration of mergekit; what a merge refuses comes from further in.
+        InputError: it is no YAML, or no configuration of mergekit; what a merge refuses comes
+            from further in.
     """
+    _, recipe = read_yaml(path)
     understood_as(MergeConfiguration, recipe, path)
     return command()
 
 
-def run_raw(command: Callable[[], Any], path: Path, recipe: Any) -> Any:
+def run_raw(command: Callable[[], Any], path: Path) -> Any:
     """``mergekit-pytorch`` on a recipe of ours.
 
     Raises:
-        RamError: it is no configuration, names no dtype or a broken file, or cannot be merged.
+        RamError: it is no YAML or no configuration, names no dtype or a broken file, or cannot
+            be merged.
     """
     from mergekit.scripts.merge_raw_pytorch import InputModelDefinition, RawPyTorchMergeConfig
 
+    _, recipe = read_yaml(path)
     config = understood_as(RawPyTorchMergeConfig, recipe, path)
     check_dtypes(config)
     spec = get(config.merge_method).spec

@@ -14,8 +14,19 @@ from mergekit_ram.errors import InputError, one_line
 
 Model = TypeVar("Model", bound=BaseModel)
 
-WHAT_FAILS = (OSError, ValueError, yaml.YAMLError, RuntimeError)
-"""RuntimeError is mergekit's of a model's name that it cannot take apart, such as ``a+b+c``."""
+WHAT_FAILS = (
+    OSError,
+    ValueError,
+    yaml.YAMLError,
+    RuntimeError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+"""RuntimeError is mergekit's of a model's name that it cannot take apart, such as ``a+b+c``.
+
+The last three are the YAML reader's of values that are not what their tags say.
+"""
 
 WAY_OUT = "Give the YAML file of a merge."
 
@@ -38,12 +49,21 @@ def read_recipe(path: str | Path, way_out: str = WAY_OUT) -> Recipe:
     Raises:
         InputError: the file cannot be read as one.
     """
+    text, recipe = read_yaml(path, way_out)
+    return Recipe(text, understood_as(MergeConfiguration, recipe, path, way_out))
+
+
+def read_yaml(path: str | Path, way_out: str = WAY_OUT) -> tuple[str, object]:
+    """The text of a YAML file, and what it holds.
+
+    Raises:
+        InputError: it is no YAML, or not in UTF-8.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        recipe = yaml.safe_load(text)
+        return text, yaml.safe_load(text)
     except WHAT_FAILS as error:
         raise _unreadable(path, error, way_out) from None
-    return Recipe(text, understood_as(MergeConfiguration, recipe, path, way_out))
 
 
 def understood_as(
@@ -67,6 +87,9 @@ def _unreadable(path: str | Path, error: Exception, way_out: str) -> InputError:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return f"it is not in UTF-8 (byte 0x{byte:02x} at {error.start}); save it as UTF-8"
     if not isinstance(error, ValidationError):
         return one_line(error)
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -108,16 +109,23 @@ def _identity(checkpoint: Checkpoint) -> Identity:
 
 def _no_folder(model: ModelReference) -> str:
     path = model.model.path
-    text = (
-        f"model {model}: there is no folder {path}. Correct the path; a model of the hub is "
-        "written as owner/name."
-    )
-    return text + _plus(model)
+    way_out = "Correct the path; a model of the hub is written as owner/name."
+    return f"model {model}: there is no folder {path}. {_home(path) or way_out}" + _plus(model)
 
 
 def _no_adapter(model: ModelReference) -> str:
     assert model.lora is not None
-    return f"model {model}: there is no adapter folder {model.lora.path}." + _plus(model)
+    path = model.lora.path
+    home = _home(path)
+    text = f"model {model}: there is no adapter folder {path}." + (home and f" {home}")
+    return text + _plus(model)
+
+
+def _home(path: str) -> str:
+    """What a ~ in a name means: nothing, where no shell reads it."""
+    if not path.startswith("~"):
+        return ""
+    return f"A ~ is not expanded in a recipe: write {os.path.expanduser(path)}."
 
 
 def _plus(model: ModelReference) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable, Sequence
 
+from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import AgentPlaces, agents_of, factor_of
@@ -111,12 +112,9 @@ def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
 
 def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: object) -> AgentRecord:
     """An agent's counts and factors; ``more`` are the figures that only inspecting computes."""
-    weights = [merge.input_parameters[model]["weight"] for merge, model in places]
-    # Where the agent takes no part it has no factor either.
-    active = [place for place, weight in zip(places, weights, strict=True) if weight != 0]
     return AgentRecord(
         model=agent.model,
-        weight=setting(weights),
+        weight=setting(merge.input_parameters[model]["weight"] for merge, model in places),
         active=agent.active,
         shared=agent.shared,
         unique=agent.unique,
@@ -124,12 +122,29 @@ def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: object) -> Ag
         overlap_degree=agent.overlap_degree,
         overlap_share=agent.overlap_share,
         overlap_unique_ratio=agent.finite_ratio,
-        rescale=setting(factor_of(merge, model, agent) for merge, model in active or places),
-        clipped=any(_is_clipped(merge, agent) for merge, _ in active),
+        rescale=factors(agent, places),
+        clipped=any(_is_clipped(merge, model, agent) for merge, model in _at_work(places)),
         **more,  # type: ignore[arg-type]
     )
 
 
-def _is_clipped(merge: ExecuteMergeMethodTask, agent: AgentOverlap) -> bool:
+def factors(agent: AgentOverlap, places: AgentPlaces) -> Setting:
+    """λ of an agent that has these counts, given by hand or computed."""
+    return setting(factor_of(merge, model, agent) for merge, model in _at_work(places) or places)
+
+
+def _at_work(places: AgentPlaces) -> AgentPlaces:
+    """Where the agent takes no part it has no factor either."""
+    return [(merge, model) for merge, model in places if _parameter(merge, model, "weight") != 0]
+
+
+def _is_clipped(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> bool:
     parameters = merge.parameters
-    return "alpha" in parameters and agent.overlap_unique_ratio > parameters["alpha"]
+    if "alpha" not in parameters or _parameter(merge, model, "rescale") is not None:
+        return False
+    return bool(agent.overlap_unique_ratio > parameters["alpha"])
+
+
+def _parameter(merge: ExecuteMergeMethodTask, model: ModelReference, name: str) -> float | None:
+    value: float | None = merge.input_parameters[model][name]
+    return value

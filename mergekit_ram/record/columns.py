@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 Interval = tuple[float, float]
 Intervals = dict[str, Interval]
+Setting = float | tuple[float, ...]
+"""A number that holds for all tensors, or the different ones in ascending order."""
+
 Value = TypeVar("Value")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mergekit_ram.merges.notes import Note
 from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
@@ -37,12 +37,13 @@ def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
 
 def noted(notes: Iterable[Note]) -> tuple[Finding, ...]:
     """What a plan had to say about its models, as findings."""
-    return tuple(Finding(code=note.code, text=f"{note.text}.") for note in notes)
+    # A note of several sentences has its full stop already.
+    return tuple(Finding(code=note.code, text=f"{note.text.rstrip('.')}.") for note in notes)
 
 
 def _about_all(record: OverlapRecord) -> Iterator[Finding]:
     changing = [agent for agent in record.agents if agent.active]
-    if changing and all(agent.clipped for agent in changing):
+    if _is_same_by_clipping(changing):
         yield Finding(
             code="all-clipped",
             text="Every agent's ρ is above α, so that all get the same λ: it says nothing about "
@@ -63,6 +64,12 @@ def _about_all(record: OverlapRecord) -> Iterator[Finding]:
             code="untouched-tensors",
             text=f"Changed by no agent: {', '.join(untouched[:NAMED])}{more}.",
         )
+
+
+def _is_same_by_clipping(agents: Sequence[AgentRecord]) -> bool:
+    """Whether α gives all of these agents the same λ; in some tensors one may be by hand."""
+    clipped = all(agent.clipped for agent in agents)
+    return clipped and len({agent.rescale for agent in agents}) == 1
 
 
 def _is_by_weights(record: OverlapRecord) -> bool:

@@ -15,7 +15,18 @@ CLOSE = 1e-9
 """Of shares that are computed from counts; versions may round their last digit otherwise."""
 
 
-class AgentSums(Protocol):
+class RatioSums(Protocol):
+    """What ρ comes from, and ρ."""
+
+    @property
+    def shared(self) -> int: ...
+    @property
+    def unique(self) -> int: ...
+    @property
+    def overlap_unique_ratio(self) -> float | None: ...
+
+
+class AgentSums(RatioSums, Protocol):
     """The counts of one agent in the whole model."""
 
     @property
@@ -23,15 +34,9 @@ class AgentSums(Protocol):
     @property
     def active(self) -> int: ...
     @property
-    def shared(self) -> int: ...
-    @property
-    def unique(self) -> int: ...
-    @property
     def density(self) -> float: ...
     @property
     def overlap_degree(self) -> tuple[int, ...]: ...
-    @property
-    def overlap_unique_ratio(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -165,10 +170,11 @@ def _in_model(agent: AgentSums, rows: Sequence[tuple[int, ...]], counts: Counts)
     density = active / counts.parameters if counts.parameters else 0.0
     if not math.isclose(agent.density, density, rel_tol=CLOSE, abs_tol=CLOSE):
         yield f"density is {agent.density:g}, but its counts give {density:g}"
-    yield from _ratio(agent)
+    yield from wrong_ratio(agent)
 
 
-def _ratio(agent: AgentSums) -> Iterator[str]:
+def wrong_ratio(agent: RatioSums) -> Iterator[str]:
+    """Says if ρ is not that of the counts."""
     given = agent.overlap_unique_ratio
     ratio = agent.shared / agent.unique if agent.unique else (None if agent.shared else 0.0)
     if (given is None) != (ratio is None) or (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from mergekit_ram.record.columns import Frozen, Intervals
+from mergekit_ram.record.columns import Frozen, Intervals, Setting
 
 
 class PairRecord(Frozen):
@@ -27,7 +27,7 @@ class PairRecord(Frozen):
 
 
 class ThresholdAgent(Frozen):
-    """One agent at one ε; r and α as configured for most parameters."""
+    """One agent at one ε."""
 
     model: str
     active: int
@@ -36,7 +36,9 @@ class ThresholdAgent(Frozen):
     density: float
     unique_share: float | None = Field(description="unique / active")
     overlap_unique_ratio: float | None
-    rescale: float
+    rescale: Setting = Field(
+        description="λ that the merge would use at this ε; one given by hand stays the same"
+    )
     interval: Intervals | None = None
 
 

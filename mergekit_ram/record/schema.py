@@ -19,11 +19,13 @@ from mergekit_ram.record.columns import (
     Frozen,
     Interval,
     Intervals,
+    Setting,
     TensorAgent,
     TensorColumns,
     TensorRecord,
     tensors_of,
 )
+from mergekit_ram.record.figures import Figures, beyond
 from mergekit_ram.record.invariants import Counts, broken
 from mergekit_ram.record.layout import lines
 from mergekit_ram.record.origins import FileRecord, ModelRecord, SampleRecord, Versions
@@ -57,9 +59,6 @@ RECORD_NAME = "ram_overlap.json"
 SCHEMA_VERSION: Literal[2] = 2
 READ_VERSIONS = (1, SCHEMA_VERSION)
 """The first one wrote an object per tensor, and knew nothing of the files' contents."""
-
-Setting = float | tuple[float, ...]
-"""A number that holds for all tensors, or the different ones in ascending order."""
 
 
 class Settings(Frozen):
@@ -96,7 +95,9 @@ class AgentRecord(Frozen):
         description="ρ = shared / unique; null: infinite, there is no unique parameter"
     )
     rescale: Setting = Field(description="λ, the factor on its unique parameters")
-    clipped: bool = Field(description="whether α limits λ in some tensor")
+    clipped: bool = Field(
+        description="whether α limits λ in some tensor; one given by hand it does not"
+    )
 
     energy: float | None = Field(default=None, description="E = Σ τ² over its active parameters")
     unique_energy: float | None = Field(
@@ -115,8 +116,8 @@ class AgentRecord(Frozen):
     retained_ram_plus: float | None = Field(default=None, description="the same by ram_plus")
     retained_directions: float | None = Field(
         default=None,
-        description="the same by ram_directions, with the configured ridge if that is one number, "
-        "else its default",
+        description="the same by ram_directions, with its ridge if the merge is one, else with "
+        "the default; where ridge differs by tensor, with that of most of the output",
     )
     retained_mean: float | None = Field(
         default=None, description="the same by the mean of task vectors"
@@ -249,9 +250,26 @@ def read_record(path: str | Path) -> OverlapRecord:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(f"{path} is damaged: {place}: {first['msg']}. Write it again.") from None
-    problem = broken(
-        Counts(record.parameters, record.agents, record.tensors, exact=record.sample is None)
-    )
+    problem = _problem(record)
     if problem:
         raise InputError(f"{path} contradicts itself: {problem}. Write it again.")
     return record
+
+
+def _problem(record: OverlapRecord) -> str | None:
+    """The first thing in which a record contradicts itself, in words."""
+    exact = record.sample is None
+    counts = Counts(record.parameters, record.agents, record.tensors, exact)
+    return broken(counts) or beyond(
+        Figures(
+            parameters=record.parameters,
+            agents=record.agents,
+            tensors=record.tensors,
+            pairs=record.pairwise,
+            thresholds=record.thresholds,
+            layers=record.layers,
+            seconds=record.seconds,
+            seen=None if record.sample is None else record.sample.parameters,
+            exact=exact,
+        )
+    )

@@ -27,9 +27,9 @@ from mergekit_ram.plan.earlier import remove_earlier_model
 from mergekit_ram.plan.folder import check_output
 from mergekit_ram.plan.lock import lock_folder
 from mergekit_ram.progress import progress_in_bytes
-from mergekit_ram.units import shard
+from mergekit_ram.units import asked, shard
 from mergekit_ram.units.engines import Engine, run_apart, run_here
-from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
+from mergekit_ram.units.manifest import MANIFEST, Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
 from mergekit_ram.units.work import Bench, Job, manifest_of
 
@@ -43,7 +43,7 @@ class How:
     Args:
         workers: processes; 1 is this one.
         engine: where they come from.
-        only: the units to do, where other processes do the others.
+        only: the units to do, where other processes do the others; none to finalise.
         restart: throw away what an earlier try has finished.
     """
 
@@ -51,6 +51,11 @@ class How:
     engine: Engine = Engine.LOCAL
     only: range | None = None
     restart: bool = False
+
+    @property
+    def finalises(self) -> bool:
+        """Whether no unit is to be done, and a model is to be made of those that are."""
+        return self.only is not None and not self.only
 
 
 class Unfinished(BaseException):
@@ -89,14 +94,17 @@ class Driver:
         self.job = replace(self.job, plan=manifest.digest, driver=driver)
         self.work = WorkFolder(self.job.out_path, manifest.digest)
         check_output(self.job.out_path, self._lacking_size(plan), self.inputs)
+        asked.check_counts_stay(self.job.out_path, plan)
+        self._check_units_exist(plan)
         with self.work.beginning():
             self._begin(plan, manifest)
+        if self.how.finalises:
+            asked.check_nothing_lacks(self.job.out_path, self._lacking(plan), len(plan.units))
         bench = Bench.of(self.job, plan)
         self._do(bench, plan.counts, "Counting overlaps")
         self._sum_up(plan)
         self._do(bench, plan.shards, "Merging")
-        lacking = [unit.number for unit in plan.units if self.work.receipt(unit.number) is None]
-        if lacking:
+        if self._lacking(plan):
             raise Unfinished
         if self.how.only is not None:
             self.held.callback(lock_folder(self.job.out_path).release)
@@ -105,6 +113,19 @@ class Driver:
             assert isinstance(built, TokenizerInfo)
             yield plan.tokenizer, built
         self._finish(plan)
+
+    def _lacking(self, plan: PlannedUnits) -> list[int]:
+        """The units that are not done."""
+        return [unit.number for unit in plan.units if self.work.receipt(unit.number) is None]
+
+    def _check_units_exist(self, plan: PlannedUnits) -> None:
+        """Leave a range beyond the last unit alone: the last task of an array may have nothing."""
+        beyond = asked.beyond(self.how.only or range(0), len(plan.units))
+        if beyond and self.work.exists:
+            LOG.warning("%s", beyond)
+            raise Unfinished
+        if beyond:
+            raise asked.NothingToDo(beyond)
 
     def _lacking_size(self, plan: PlannedUnits) -> int:
         """Bytes that are still to be written."""
@@ -122,9 +143,17 @@ class Driver:
                 )
             self._check_finished(plan)
             return
+        if self.how.only is not None and not self.how.restart:
+            self._check_not_finished(plan)
         self.work.clear()
         remove_earlier_model(self.work.output)
         self.work.begin(manifest)
+
+    def _check_not_finished(self, plan: PlannedUnits) -> None:
+        """Others may have done the last unit while this process planned."""
+        if asked.holds_model(self.work.output):
+            remove(self.work)
+            asked.check_finished(self.work.output, self.job.configuration, plan)
 
     def _check_finished(self, plan: PlannedUnits) -> None:
         """Take a finished shard that is damaged as not done."""
@@ -226,6 +255,7 @@ class Driver:
             counted = self._counted(plan, plan.shards)
             plan.ledger.complete(counted or [])
         names = self._names(plan)
+        self._clear_output(names)
         weight_map: dict[str, str] = {}
         total = 0
         for number, path in names.items():
@@ -245,7 +275,20 @@ class Driver:
             (self.work.output / f"{stem}.index.json").write_text(text, encoding="utf-8")
         plan.recorder.write(self.job.out_path)
 
+    def _clear_output(self, names: Mapping[int, Path]) -> None:
+        """Remove what another program has left meanwhile and would be loaded with the shards.
+
+        Those that an earlier try has moved into place go back first, and are left alone.
+        """
+        for number, path in names.items():
+            receipt = self.work.receipt(number)
+            if receipt is not None and self._place(receipt, names) == path:
+                os.replace(path, self.work.path / str(receipt.file))
+        remove_earlier_model(self.work.output)
+
 
 def remove(work: WorkFolder) -> None:
     """Remove the work folder of a finished merge."""
+    # First, so that what is left of it is no unfinished merge wherever this is interrupted.
+    (work.path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(work.path, ignore_errors=True)

@@ -25,7 +25,7 @@ SAFE_SINCE = (3, 11)
 
 GPU_FLAGS = ("--cuda", "--gpu-rich", "--low-cpu-memory", "--multi-gpu", "--read-to-gpu")
 """CUDA does not outlive a fork once anybody has looked for a GPU."""
-IDLE_FLAGS = ("--estimate", "--finalise", "--help")
+IDLE_FLAGS = ("--estimate", "--finalise", "--help", "-h")
 
 _started = False
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from contextlib import ExitStack
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,10 +20,13 @@ from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.plan.lock import lock_folder
 from mergekit_ram.plan.recipe import read_recipe
+from mergekit_ram.units import asked
 from mergekit_ram.units.driver import Driver, How, Unfinished, remove
 from mergekit_ram.units.estimate import Estimate, estimate
 from mergekit_ram.units.manifest import WORK_FOLDER, WorkFolder
 from mergekit_ram.units.work import Job, plan_of
+
+LOG = logging.getLogger("mergekit_ram")
 
 ADAPTERS = "adapters"
 """In the work folder: every worker needs the same merged adapters."""
@@ -91,8 +97,40 @@ def merge(request: Request, how: How) -> bool:
 
     Raises:
         RamError: as merging does; an unfinished merge of another plan lies in the folder, or
-            another process is at work in it.
+            another process is at work in it; with ``how.only`` a finished model of another
+            merge lies in it, and is not replaced.
     """
+    try:
+        _check_asked(request, how)
+        return _merge(request, how)
+    except asked.NothingToDo as told:
+        LOG.warning("%s", told)
+        return True
+
+
+def _check_asked(request: Request, how: How) -> None:
+    """Look at a folder in which nothing was begun before anything is made or removed there."""
+    folder = request.out_path
+    if how.finalises and how.restart:
+        raise InputError(
+            "--finalise makes a model of units that are done, and --restart throws them away: "
+            "leave out one of the two."
+        )
+    if how.only is None or how.restart or WorkFolder(folder).exists:
+        return
+    if asked.holds_model(folder):
+        with _without_trace(request) as looking:
+            plan = plan_of(looking.job(how.workers))
+        asked.check_counts_stay(str(folder), plan)
+        asked.check_finished(folder, request.text, plan)
+    if how.finalises:
+        raise InputError(
+            f"output folder {folder}: no unfinished merge lies in it, so that there is nothing to "
+            "finalise. Begin one by the same command without --finalise, or give its folder."
+        )
+
+
+def _merge(request: Request, how: How) -> bool:
     work = WorkFolder(request.out_path)
     job = request.job(how.workers)
     with ExitStack() as held:
@@ -110,4 +148,23 @@ def merge(request: Request, how: How) -> bool:
 
 def estimated(request: Request) -> Estimate:
     """What a merge will take; its adapters are merged for it, since their sizes decide."""
-    return estimate(plan_of(request.job(workers=1)))
+    with _without_trace(request) as looking:
+        return estimate(plan_of(looking.job(workers=1)))
+
+
+@contextmanager
+def _without_trace(request: Request) -> Iterator[Request]:
+    """The same request, for a look at its plan: what its adapters merge to is gone afterwards."""
+    has_adapters = any(model.lora for model in request.config.referenced_models())
+    is_kept = (request.out_path / WORK_FOLDER / ADAPTERS).is_dir()
+    if not has_adapters or is_kept or request.options.lora_merge_cache:
+        yield request
+        return
+    # On the disk of the output, which has room for models.
+    parent = request.out_path.resolve()
+    while not parent.is_dir():
+        parent = parent.parent
+    where = parent if os.access(parent, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as cache:
+        options = request.options.model_copy(update={"lora_merge_cache": cache})
+        yield replace(request, options=options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mergekit_ram.errors import InputError
 from mergekit_ram.units.manifest import WorkFolder
 
 
@@ -11,8 +12,12 @@ def progress_text(out_path: Path) -> str:
     """What ``mergekit-ram status FOLDER`` prints of a folder.
 
     Raises:
-        InputError: its manifest is damaged.
+        InputError: there is no such folder, or its manifest is damaged.
     """
+    if not out_path.is_dir():
+        raise InputError(
+            f"{out_path}: there is no such folder. Give the folder of a merge by units."
+        )
     work = WorkFolder(out_path)
     if not work.exists:
         return f"{out_path}: no unfinished merge\n"

@@ -57,8 +57,22 @@ def test_a_folder_of_our_name_without_code_hides_nothing(tmp_path):
     assert result.stderr == ""
 
 
-def test_a_broken_hook_costs_one_line(tmp_path):
-    (tmp_path / "wrapt.py").write_text("raise OSError('cut off')\n")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise OSError('cut off')\n", "OSError: cut off"),
+        ("raise SystemExit(4)\n", "SystemExit: 4"),
+    ],
+)
+def test_a_broken_hook_costs_one_line(tmp_path, code, reason):
+    (tmp_path / "wrapt.py").write_text(code)
     result = python_in(tmp_path, "-c", "import torch\nprint(torch.ones(1).item())")
     assert result.stdout == "1.0\n", result.stderr
-    assert result.stderr == "mergekit-ram could not be switched on: OSError: cut off\n"
+    assert result.stderr == f"mergekit-ram could not be switched on: {reason}\n"
+
+
+def test_status_says_so_where_a_script_has_the_name_of_a_package(tmp_path):
+    (tmp_path / "mergekit.py").write_text("import sys\nsys.exit(0)\n")
+    result = python_in(tmp_path, "-m", "mergekit_ram.cli", "status")
+    assert result.returncode == 0, result.stderr
+    assert "cannot be imported: SystemExit: 0" in result.stdout

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from models import Trio
 
 from mergekit_ram.cli import main
-from mergekit_ram.options import READING_OPTIONS, Chosen
+from mergekit_ram.options import MERGE_OPTIONS, READING_OPTIONS, WRITING, Chosen, ShardSize
 from mergekit_ram.record.schema import RECORD_NAME
 
 HEAVY = ("torch", "transformers", "mergekit", "numba", "numpy", "plotly")
@@ -43,6 +44,8 @@ def ask(*arguments: str) -> tuple[str, set[str]]:
         (("--version",), ", version "),
         (("schema",), '"schema_version"'),
         (("inspect", "--help"), "--lora-merge-cache"),
+        (("merge", "--help"), "--out-shard-size"),
+        (("merge", "-h"), "--workers"),
         (("status", "--help"), "whether the plugin is on"),
     ],
 )
@@ -72,31 +75,74 @@ def test_the_options_are_mergekits_own():
     def command(merge_options: MergeOptions) -> None: ...
 
     theirs = {option.name: option for option in command.__click_params__}
-    for option in READING_OPTIONS:
+    for option in MERGE_OPTIONS:
         # What they do is said in words of our own.
         ours, their = (o.to_info_dict() for o in (option, theirs[option.name]))
         assert ours.pop("help")
         assert their.pop("help")
+        if option.name == "num_threads":
+            # mergekit ends in a traceback below 1.
+            assert (ours.pop("type")["min"], their.pop("type")["name"]) == (1, "integer")
         assert ours == their
         assert option.show_default == theirs[option.name].show_default
     names = [option.name for option in reversed(command.__click_params__)]
-    ours = [option.name for option in READING_OPTIONS]
-    assert ours == [name for name in names if name in ours]
+    assert [option.name for option in MERGE_OPTIONS] == names
     # What is left out is about writing, which an inspection does not do.
-    assert set(names) - set(ours) == {
-        "async_write",
-        "clone_tensors",
-        "copy_tokenizer",
-        "gpu_rich",
-        "low_cpu_memory",
-        "multi_gpu",
-        "out_shard_size",
-        "random_seed",
-        "read_to_gpu",
-        "safe_serialization",
-        "write_model_card",
-        "write_threads",
-    }
+    ours = [option.name for option in READING_OPTIONS]
+    assert ours == [name for name in names if name not in WRITING]
+    assert set(names) > WRITING
+
+
+@pytest.mark.parametrize("size", ["5B", "400M", "8K", "8k", "123"])
+def test_sizes_of_shards_are_read_as_mergekit_reads_them(size):
+    from mergekit.common import parse_kmb
+
+    assert ShardSize().convert(size, None, None) == parse_kmb(size)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("merge", "merge.yml", "out", "--out-shard-size", "-1"),
+            "'-1' is no number of param",
+        ),
+        (("merge", "merge.yml", "out", "--out-shard-size", "abc"), "write 5B, 400M or 8K"),
+        (("merge", "merge.yml", "out", "--out-shard-size", "0"), "'0' is no number"),
+        (("merge", "merge.yml", "out", "-j", "0"), "0 is not in the range x>=1"),
+        (("inspect", "merge.yml", "-j", "-1"), "-1 is not in the range x>=1"),
+        (("merge", "merge.yml"), "Missing argument 'FOLDER'"),
+        (("merge", "other.yml", "out"), "File 'other.yml' does not exist"),
+    ],
+)
+def test_wrong_options_of_mergekits_are_refused_at_once(
+    trio: Trio, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "merge.yml").write_text(yaml.safe_dump(trio.config("ram_plus")))
+    result = CliRunner().invoke(main, options)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--json", "merge.yml"),
+        ("--html", "./merge.yml"),
+        ("--json", "overlap", "--html", "../here/overlap"),
+    ],
+)
+def test_no_file_is_written_twice_or_over_the_recipe(trio: Trio, tmp_path, monkeypatch, options):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    recipe = yaml.safe_dump(trio.config("ram_plus"))
+    (here / "merge.yml").write_text(recipe)
+    result = CliRunner().invoke(main, ["inspect", "merge.yml", *options])
+    assert result.exit_code == 1
+    assert "is given twice, and would be overwritten. Choose another file." in result.output
+    assert (here / "merge.yml").read_text() == recipe
 
 
 def test_the_options_reach_mergekit():

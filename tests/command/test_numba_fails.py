@@ -25,6 +25,22 @@ def merging(trio: Trio, out: str, cache: Path) -> subprocess.CompletedProcess[st
     )
 
 
+def test_a_script_in_the_place_of_numba_costs_one_line_and_no_byte(trio: Trio, tmp_path: Path):
+    (tmp_path / "numba.py").write_text("import sys\nsys.exit()\n")
+    recipe = trio.folder / "recipe.yml"
+    recipe.write_text(yaml.safe_dump(trio.config("ram_plus")))
+    done = subprocess.run(
+        [sys.executable, "-c", YAML, str(recipe), "ill", "--no-copy-tokenizer"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "numba cannot be imported (SystemExit)" in done.stderr
+    expected, merged = trio.merge("ram_plus"), read_weights(tmp_path / "ill")
+    assert all(same_bits(merged[name], expected[name]) for name in expected)
+
+
 def test_an_emptied_cache_costs_one_line_and_no_byte(trio: Trio, tmp_path: Path):
     cache = tmp_path / "cache"
     well = merging(trio, "well", cache)

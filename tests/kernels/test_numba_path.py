@@ -159,6 +159,15 @@ def test_a_refusal_is_no_failure_of_numba(fresh, caplog):
     assert warnings(caplog) == []
 
 
+@pytest.mark.parametrize(
+    ("value", "is_off"), [("0", True), ("false", True), (" off ", True), ("1", False), ("", False)]
+)
+def test_the_switch_is_read_like_the_others(monkeypatch, value, is_off):
+    monkeypatch.setenv(numba_path.DISABLE_VARIABLE, value)
+    assert numba_path.available() is not is_off
+    assert (numba_path.why_not() or "").startswith("switched off") is is_off
+
+
 def test_threads_that_fail_together_say_so_once(fresh, monkeypatch, caplog):
     base, agents = inputs(20_000)
     together = threading.Barrier(4)

@@ -112,3 +112,79 @@ def test_recipes_of_other_methods_are_left_to_mergekit(trio: Trio):
     path.write_text(yaml.safe_dump(trio.config("linear") | {"models": 3}))
     result = CliRunner().invoke(mergekit_yaml, [str(path), str(trio.folder / "out")])
     assert type(result.exception).__name__ == "ValidationError"
+
+
+# Files that are no YAML
+
+
+RECIPE = "merge_method: ram\nbase_model: b\nmodels: [{model: a}]\n"
+UNREADABLE = {
+    "a tab": (
+        RECIPE.replace("b\n", "b\n\tx: 1\n", 1).encode(),
+        "found character '\\t' that cannot",
+    ),
+    "a NUL": (RECIPE.encode() + b"\0", "special characters are not allowed"),
+    "UTF-16": (RECIPE.encode("utf-16"), "it is not in UTF-8 (byte 0xff at 0); save it as UTF-8."),
+    "UTF-16 without a mark": (RECIPE.encode("utf-16-le"), "special characters are not allowed"),
+    "Latin-1": (
+        "# é\n".encode("latin-1") + RECIPE.encode(),
+        "it is not in UTF-8 (byte 0xe9 at 2); save it as UTF-8.",
+    ),
+    "two documents": (f"{RECIPE}---\n{RECIPE}".encode(), "expected a single document"),
+    "a tag of Python": (
+        f"{RECIPE}x: !!python/name:os.system\n".encode(),
+        "could not determine a constructor for the tag",
+    ),
+    "a tag that does not fit": (f"{RECIPE}x: !!bool perhaps\n".encode(), "KeyError 'perhaps'"),
+    "a bracket": (f"{RECIPE}x: [\n".encode(), "expected the node content"),
+    "a list of methods": (
+        RECIPE.replace("ram", "[ram]").encode(),
+        "merge_method: Input should be a valid string",
+    ),
+    "a list": (b"- merge_method: 'ram_plus'\n", "the whole: Input should be a valid dictionary"),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+@pytest.mark.parametrize("command", [mergekit_yaml, mergekit_pytorch])
+def test_what_was_meant_as_a_recipe_of_ours_is_refused_in_one_line(tmp_path, command, what):
+    path = tmp_path / "recipe.yml"
+    data, reason = UNREADABLE[what]
+    path.write_bytes(data)
+    line = said(CliRunner().invoke(command, [str(path), str(tmp_path / "out")]))
+    assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
+    assert reason in line
+    assert line.endswith(". Give the YAML file of a merge.")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["inspect", "merge"])
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_our_own_commands_refuse_the_same_files(tmp_path, command, what):
+    from mergekit_ram.cli import main
+
+    path = tmp_path / "recipe.yml"
+    data, reason = UNREADABLE[what]
+    path.write_bytes(data)
+    out = [str(tmp_path / "out")] if command == "merge" else []
+    line = said(CliRunner().invoke(main, [command, str(path), *out]))
+    assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- 1\n",
+        "3\n",
+        "merge_method: linear\n\tx: 1\n",
+        "# merge_method: ram\nmerge_method: linear\nmodels: 3\n",
+        "merge_method: ramble\nx: [\n",
+    ],
+)
+def test_what_names_no_method_of_ours_is_left_to_mergekit(tmp_path, text):
+    path = tmp_path / "recipe.yml"
+    path.write_text(text)
+    result = CliRunner().invoke(mergekit_yaml, [str(path), str(tmp_path / "out")])
+    assert type(result.exception).__name__ in ("ValidationError", "ScannerError", "ParserError")

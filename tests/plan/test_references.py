@@ -70,6 +70,24 @@ def test_two_models_of_one_name_are_refused(tmp_path):
     assert line.startswith(f"Error: two models are called {plus}:")
 
 
+@pytest.mark.parametrize("place", ["base", "agent", "adapter"])
+def test_a_home_folder_is_written_out(tmp_path, monkeypatch, place):
+    monkeypatch.setenv("HOME", "/home/me")
+    family = Family(tmp_path)
+    changes = {
+        "base": {"base_model": "~/it"},
+        "agent": {"models": [{"model": "~/it"}]},
+        "adapter": {"models": [{"model": f"{family.path('base')}+~/it"}]},
+    }[place]
+    model, kind = "~/it", "folder"
+    if place == "adapter":
+        model, kind = f"{family.path('base')}+~/it", "adapter folder"
+    assert family.refusal(**changes) == (
+        f"Error: model {model}: there is no {kind} ~/it. A ~ is not expanded in a recipe: write "
+        "/home/me/it."
+    )
+
+
 # One model twice
 
 

@@ -49,6 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         ("x.yml out --workers two", False),
         ("x.yml out --workers", False),
         ("--help --workers 2", False),
+        ("-h --workers 2", False),
         ("", False),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from models import read_weights
 from unit_merges import assert_finished, changed, killed_at_random, merge
 
+from mergekit_ram.errors import InputError
 from mergekit_ram.record.schema import read_record
 from mergekit_ram.units.manifest import WORK_FOLDER
 from mergekit_ram.units.progress import progress_text
@@ -109,7 +110,10 @@ def manifest_of(undisturbed, out: Path) -> str:
 
 def test_the_progress_of_an_unfinished_merge_is_told(undisturbed, tmp_path):
     out = tmp_path / "out"
-    assert "no unfinished merge" in progress_text(out)
+    with pytest.raises(InputError, match=f"^{out}: there is no such folder"):
+        progress_text(out)
+    out.mkdir()
+    assert progress_text(out) == f"{out}: no unfinished merge\n"
     begun(undisturbed, out)
     text = progress_text(out)
     assert "an unfinished merge of 4 models" in text

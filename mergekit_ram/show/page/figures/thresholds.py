@@ -31,9 +31,10 @@ class Quantity:
         values = [value for trace in traces for value in trace.y if value is not None]
         if self.is_share:
             return look.share_axis(values)
-        top = max([self.least, *values])
-        room = ROOM * max(top - self.least, LEAST_SPAN)
-        start = self.least - room if self.least else 0.0
+        # A λ given by hand may be below what the formula gives.
+        least, top = min([self.least, *values]), max([self.least, *values])
+        room = ROOM * max(top - least, LEAST_SPAN)
+        start = least - room if self.least else 0.0
         return {"tickformat": "~g", "range": [start, top + room]}
 
 
@@ -62,7 +63,8 @@ QUANTITIES = (
     Quantity(
         "rescale",
         "λ",
-        "What RAM+ multiplies the unique parameters by, at the present r and α.",
+        "What RAM+ multiplies the unique parameters by, at the present r and α, or as given by "
+        "hand.",
         wording.factor,
         least=1.0,
     ),
@@ -90,7 +92,7 @@ def panels(record: OverlapRecord, found: Sequence[ThresholdRecord]) -> tuple[loo
 def _is_known(found: Sequence[ThresholdRecord], quantity: Quantity) -> bool:
     """Whether there is a point to draw."""
     return any(
-        getattr(agent, quantity.field) is not None
+        _value(agent, quantity) is not None
         for threshold in found
         if threshold.epsilon > 0
         for agent in threshold.agents
@@ -109,6 +111,7 @@ def _panel(
     notes = (
         READING,
         f" {coinciding}" if coinciding else "",
+        _several_note(found, quantity),
         MARK_NOTE if marked else "",
         ZERO_NOTE if len(positive) < len(found) else "",
     )
@@ -139,7 +142,7 @@ def _epsilon_axis(found: Sequence[ThresholdRecord]) -> dict[str, Any]:
 
 def _trace(agent: look.Agent, found: Sequence[ThresholdRecord], quantity: Quantity) -> go.Scatter:
     points = [_agent_at(threshold, agent.model) for threshold in found]
-    values = [getattr(point, quantity.field) for point in points]
+    values = [_value(point, quantity) for point in points]
     return go.Scatter(
         name=agent.label,
         mode="lines+markers",
@@ -160,6 +163,27 @@ def _trace(agent: look.Agent, found: Sequence[ThresholdRecord], quantity: Quanti
             for threshold, point, value in zip(found, points, values, strict=True)
         ],
         hoverinfo="text",
+    )
+
+
+def _value(agent: ThresholdAgent, quantity: Quantity) -> float | None:
+    """What is drawn; of several values by tensor no single one would be true."""
+    value = getattr(agent, quantity.field)
+    return None if isinstance(value, tuple) else value
+
+
+def _several_note(found: Sequence[ThresholdRecord], quantity: Quantity) -> str:
+    several = dict.fromkeys(
+        agent.model
+        for threshold in found
+        for agent in threshold.agents
+        if isinstance(getattr(agent, quantity.field), tuple)
+    )
+    if not several:
+        return ""
+    return (
+        f" {quantity.title} of {', '.join(several)} differs by tensor and has no curve; the table "
+        "below has its range."
     )
 
 

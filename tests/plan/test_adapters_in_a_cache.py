@@ -1,0 +1,156 @@
+"""Adapters that were merged before: used where they are of these very files, and made anew else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from families import Family, assert_weights, warnings_of
+from models import Weights, forget_loaded_models, read_weights
+from safetensors.torch import load_file, save_file
+from test_references import adapter
+
+from mergekit_ram.plan.origin import ORIGIN_NAME
+
+CACHE = "--lora-merge-cache"
+
+
+def models(family: Family) -> list[dict[str, str]]:
+    return [{"model": str(family.path("coder"))}, {"model": "./base+./lo"}]
+
+
+def merged_here(family: Family, *options: str) -> Weights:
+    forget_loaded_models()
+    return family.merge(*options, models=models(family))
+
+
+def fresh(family: Family, *options: str) -> Weights:
+    """The same merge with a cache that holds nothing."""
+    return merged_here(family, *options, CACHE, str(family.path("another cache")))
+
+
+def rewrite(folder: Path, factor: float) -> None:
+    file = folder / "adapter_model.safetensors"
+    weights = {name: tensor * factor for name, tensor in load_file(file).items()}
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+def test_two_projects_with_the_same_names_share_no_adapter(tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    families = [Family(tmp_path / name) for name in ("one", "two")]
+    written = []
+    for family, factor in zip(families, (1, -3), strict=True):
+        monkeypatch.chdir(family.folder)
+        rewrite(adapter(family, "lo"), factor)
+        written.append(merged_here(family, CACHE, str(cache)))
+    entries = {entry: entry.stat().st_ino for entry in cache.iterdir()}
+    assert len(entries) == 2
+    for family, found in zip(families, written, strict=True):
+        monkeypatch.chdir(family.folder)
+        assert_weights(found, fresh(family))
+        assert_weights(merged_here(family, CACHE, str(cache)), found)
+    assert any(not torch.equal(tensor, written[1][name]) for name, tensor in written[0].items())
+    assert {entry: entry.stat().st_ino for entry in cache.iterdir()} == entries
+
+
+@pytest.mark.parametrize("keeps_its_time", [False, True])
+def test_an_older_adapter_in_the_place_of_another_is_noticed(
+    tmp_path, monkeypatch, caplog, keeps_its_time
+):
+    family = Family(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folder = adapter(family, "lo")
+    file = folder / "adapter_model.safetensors"
+    shutil.copytree(folder, tmp_path / "older")
+    rewrite(tmp_path / "older", -3)
+    merged_here(family, CACHE, str(tmp_path / "cache"))
+    time = file.stat().st_mtime_ns
+    shutil.copy(tmp_path / "older" / file.name, file)
+    time -= 0 if keeps_its_time else 10**12
+    os.utime(file, ns=(time, time))
+    with warnings_of(caplog) as warned:
+        written = merged_here(family, CACHE, str(tmp_path / "cache"))
+    (entry,) = (tmp_path / "cache").iterdir()
+    assert (
+        f"cache {entry}: replaced, not whole, or not from base and adapter as they are now, or "
+        "nothing says from what it was made"
+    ) in warned
+    assert_weights(written, fresh(family))
+
+
+def test_an_adapter_is_kept_per_dtype(tmp_path, monkeypatch):
+    family = Family(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    adapter(family, "lo")
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        for dtype in ("bfloat16", "float32"):
+            options = ("--lora-merge-dtype", dtype)
+            written = merged_here(family, *options, CACHE, str(cache))
+            shutil.rmtree(tmp_path / "another cache", ignore_errors=True)
+            assert_weights(written, fresh(family, *options))
+    dtypes = {
+        next(iter(read_weights(entry).values())).dtype: json.loads(
+            (entry / ORIGIN_NAME).read_text()
+        )["settings"]["dtype"]
+        for entry in cache.iterdir()
+    }
+    assert dtypes == {torch.bfloat16: "torch.bfloat16", torch.float32: "torch.float32"}
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", '{"settings": {}, "files": {"base": 3}}'])
+def test_what_does_not_say_from_what_it_was_made_is_made_anew(tmp_path, monkeypatch, text):
+    family = Family(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    adapter(family, "lo")
+    cache = tmp_path / "cache"
+    written = merged_here(family, CACHE, str(cache))
+    (entry,) = cache.iterdir()
+    weights = {name: tensor + 1 for name, tensor in read_weights(entry).items()}
+    save_file(weights, entry / "model.safetensors", metadata={"format": "pt"})
+    if text is None:
+        (entry / ORIGIN_NAME).unlink()
+    else:
+        (entry / ORIGIN_NAME).write_text(text)
+    assert_weights(merged_here(family, CACHE, str(cache)), written)
+    assert list(cache.iterdir()) == [entry]
+
+
+def test_a_cache_that_another_process_fills_meanwhile_is_used(tmp_path, monkeypatch, caplog):
+    from mergekit_ram.plan import adapters
+
+    family = Family(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    adapter(family, "lo")
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    written = merged_here(family, CACHE, str(other))
+    (made,) = other.iterdir()
+    merge = adapters._merge
+
+    def merge_and_meet(model, aside, options):
+        merge(model, aside, options)
+        if not (cache / made.name).exists():
+            shutil.copytree(made, cache / made.name)
+
+    monkeypatch.setattr(adapters, "_merge", merge_and_meet)
+    with warnings_of(caplog) as warned:
+        assert_weights(merged_here(family, CACHE, str(cache)), written)
+    assert not [line for line in warned if "replaced" in line]
+    assert list(cache.iterdir()) == [cache / made.name]
+
+
+@pytest.mark.parametrize(("dtype", "hint"), [("zzz", ""), ("bf16", " Did you mean bfloat16?")])
+def test_a_dtype_for_adapters_that_does_not_exist_is_refused(tmp_path, dtype, hint):
+    family = Family(tmp_path)
+    model = f"{family.path('base')}+{adapter(family, 'lo')}"
+    cache = tmp_path / "cache"
+    line = family.refusal(CACHE, str(cache), "--lora-merge-dtype", dtype, models=[{"model": model}])
+    assert line == (
+        f"Error: `--lora-merge-dtype {dtype}` is no dtype that mergekit knows; it knows "
+        f"bfloat16, float16, float32, float64.{hint}"
+    )
+    assert not cache.exists()

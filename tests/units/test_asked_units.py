@@ -1,0 +1,187 @@
+"""``--units`` and ``--finalise`` never remove a finished model, and say what they find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from models import read_weights
+from observed import Killed, contents, killed, told
+from unit_merges import assert_finished, changed, merge
+
+from mergekit_ram.units.manifest import WORK_FOLDER, WorkFolder
+
+NOTHING_LEFT = "this merge is finished in it: there is nothing left to do. --restart merges anew."
+
+LATE = (("--finalise",), ("--units", "0:1"), ("--units", "800:810"))
+
+
+@pytest.fixture(scope="module")
+def finished(undisturbed, tmp_path_factory) -> Path:
+    """The folder of a finished merge."""
+    out = tmp_path_factory.mktemp("finished") / "out"
+    result = merge(undisturbed.recipe, out)
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def refused(recipe: Path, out: Path, *options: str) -> str:
+    """The line in which the command refuses, which leaves everything as it was."""
+    before = contents(out)
+    result = merge(recipe, out, *options)
+    assert result.exit_code == 1, result.output
+    assert contents(out) == before
+    assert not (out / WORK_FOLDER).exists() or before
+    return result.output.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("options", LATE)
+def test_a_late_task_leaves_the_finished_model_of_its_merge(undisturbed, finished, options, caplog):
+    before = contents(finished)
+    result = merge(undisturbed.recipe, finished, *options)
+    assert result.exit_code == 0, result.output
+    assert told(caplog)[-1] == f"output folder {finished}: {NOTHING_LEFT}"
+    assert contents(finished) == before
+
+
+@pytest.mark.parametrize("options", LATE)
+def test_units_of_another_merge_are_refused_where_a_model_is_finished(
+    undisturbed, finished, options, tmp_path
+):
+    recipe = tmp_path / "other.yml"
+    recipe.write_text(undisturbed.recipe.read_text() + "parameters:\n  scale: 0.5\n")
+    line = refused(recipe, finished, *options)
+    assert f"output folder {finished}: a finished model lies in it, of another conf" in line
+    assert "Neither --units nor --finalise replaces a model: choose another folder" in line
+    assert "--restart, which removes it" in line
+
+
+def test_units_are_refused_where_an_input_has_changed_since_the_model_was_finished(
+    undisturbed, finished
+):
+    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+    with changed(agent):
+        line = refused(undisturbed.recipe, finished, "--finalise")
+    assert f"a finished model lies in it, of model {agent.parent} with other files" in line
+
+
+def test_a_model_of_unknown_origin_is_not_replaced_by_units(undisturbed):
+    out = undisturbed.trio.folder / "tool"
+    recipe = undisturbed.recipe.with_name("without_tool.yml")
+    config = yaml.safe_load(undisturbed.recipe.read_text())
+    config["models"] = [m for m in config["models"] if not m["model"].endswith("tool")]
+    recipe.write_text(yaml.safe_dump(config))
+    line = refused(recipe, out, "--units", "0:1")
+    assert "of an unknown merge (it lacks mergekit_config.yml or ram_overlap.json)" in line
+
+
+def test_changed_weights_are_not_taken_for_the_finished_merge(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    assert merge(undisturbed.recipe, out).exit_code == 0
+    with changed(next(out.glob("*.safetensors"))):
+        line = refused(undisturbed.recipe, out, "--units", "0:1")
+    assert "of weights that were changed afterwards" in line
+
+
+def test_units_with_restart_replace_a_finished_model(undisturbed, tmp_path, caplog):
+    out = tmp_path / "out"
+    assert merge(undisturbed.recipe, out).exit_code == 0
+    result = merge(undisturbed.recipe, out, "--units", "0:1", "--restart")
+    assert result.exit_code == 0, result.output
+    assert any("replacing the model in it (config.json" in line for line in told(caplog))
+    assert not (out / "config.json").exists()
+
+
+def test_nothing_is_finalised_where_nothing_was_begun(undisturbed, tmp_path):
+    line = refused(undisturbed.recipe, tmp_path / "out", "--finalise")
+    assert line == (
+        f"Error: output folder {tmp_path / 'out'}: no unfinished merge lies in it, so that there "
+        "is nothing to finalise. Begin one by the same command without --finalise, or give its "
+        "folder."
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_finalise_and_restart_are_told_apart(undisturbed, finished):
+    line = refused(undisturbed.recipe, finished, "--finalise", "--restart")
+    assert line.endswith("--restart throws them away: leave out one of the two.")
+
+
+def begun(undisturbed, out: Path) -> int:
+    """A merge of which three units are done; how many it has."""
+    result = merge(undisturbed.recipe, out, "--units", "0:3")
+    assert result.exit_code == 0, result.output
+    return len(WorkFolder(out).manifest().units)
+
+
+def test_finalising_says_which_units_lack(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    units = begun(undisturbed, out)
+    WorkFolder(out, WorkFolder(out).manifest().digest).forget(1)
+    result = merge(undisturbed.recipe, out, "--finalise")
+    assert result.exit_code == 1, result.output
+    line = result.output.strip().splitlines()[-1]
+    assert line == (
+        f"Error: output folder {out}: {units - 2} of {units} units are not done (1, 3 to "
+        f"{units - 1}), so that nothing can be finalised. Do them with --units, or all of them "
+        "by the same command without --finalise."
+    )
+
+
+def test_finalising_makes_a_model_of_units_that_are_done(undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    units = begun(undisturbed, out)
+    with monkeypatch.context() as held:
+        held.setattr("mergekit_ram.units.driver.Driver._finish", killed)
+        with pytest.raises(Killed):
+            merge(undisturbed.recipe, out, "--units", f"3:{units}")
+    assert merge(undisturbed.recipe, out, "--finalise").exit_code == 0
+    assert_finished(out, undisturbed.weights)
+
+
+def test_a_range_beyond_the_last_unit_says_how_many_there_are(undisturbed, tmp_path, caplog):
+    out = tmp_path / "out"
+    units = begun(undisturbed, out)
+    before = contents(out)
+    result = merge(undisturbed.recipe, out, "--units", f"{units}:{units + 2}")
+    assert result.exit_code == 0, result.output
+    line = (
+        f"--units {units}:{units + 2}: there is nothing to do, since the merge has {units} units, "
+        f"0 to {units - 1}."
+    )
+    assert told(caplog)[-1] == line
+    assert f"{out}: an unfinished merge of 4 models" in result.output
+    assert contents(out) == before
+
+
+def test_a_range_may_end_beyond_the_last_unit(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    begun(undisturbed, out)
+    assert merge(undisturbed.recipe, out, "--units", "3:100").exit_code == 0
+    assert_finished(out, undisturbed.weights)
+
+
+def test_a_range_beyond_the_last_unit_begins_nothing(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(undisturbed.recipe), str(out)]
+    command += ["--units", "100:200", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--units 100:200: there is nothing to do, since the merge has " in done.stderr
+    assert not out.exists()
+
+
+def test_a_model_finished_while_a_late_task_planned_stays(undisturbed, tmp_path, caplog):
+    out = tmp_path / "out"
+    assert merge(undisturbed.recipe, out).exit_code == 0
+    before = contents(out)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mergekit_ram.units.merge._check_asked", lambda *_: None)
+        result = merge(undisturbed.recipe, out, "--units", "0:1")
+    assert result.exit_code == 0, result.output
+    assert told(caplog)[-1].endswith(NOTHING_LEFT)
+    assert contents(out) == before
+    assert read_weights(out).keys() == undisturbed.weights.keys()
