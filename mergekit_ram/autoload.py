@@ -37,15 +37,6 @@ PLANNER_MODULES = ("mergekit.plan", "mergekit.scripts.merge_raw_pytorch")
 MERGING_MODULES = ("plan.preflight", "plan.tasks", "plan.writing", "record.merge", "show.card")
 """Of ours, what a planned merge needs: a mergekit that it does not fit is refused beforehand."""
 
-WATCHED_MODULES = (
-    ARCHITECTURE_MODULE,
-    MERGE_MODULE,
-    *PLANNER_MODULES,
-    "mergekit.graph",
-    "mergekit.multigpu_executor",
-)
-"""All that something is replaced in once a method of ours is asked for."""
-
 LOG = logging.getLogger("mergekit_ram")
 
 _hooks_registered = False
@@ -53,8 +44,6 @@ _wanted = False
 _undo: list[Callable[[], None]] = []
 _wrapped: dict[str, Any] = {}
 _failure: Exception | None = None
-_in_place: list[ModuleType | None] | None = None
-"""The watched modules when everything was last put in place, if all of them were whole."""
 _said: set[str] = set()
 
 
@@ -110,8 +99,8 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Undo :func:`install`: mergekit has its own methods again, and its own planners."""
-    global _wanted, _failure, _in_place
-    _wanted, _failure, _in_place = False, None, None
+    global _wanted, _failure
+    _wanted, _failure = False, None
     _uninstall_host()
     while _undo:
         _undo.pop()()
@@ -211,10 +200,8 @@ def _is_ours(name: object) -> bool:
 
 
 def _bring_in(*, planners: bool) -> None:
-    global _failure, _in_place
-    watched = [*map(sys.modules.get, WATCHED_MODULES)]
-    # mergekit asks for a method several times per tensor.
-    if _failure is not None or watched == _in_place:
+    global _failure
+    if _failure is not None:
         return
     try:
         if HOST_MODULE not in sys.modules:
@@ -232,10 +219,10 @@ def _bring_in(*, planners: bool) -> None:
         if planners:
             host.patch_planners()
             if any(name in sys.modules for name in PLANNER_MODULES):
-                for name in MERGING_MODULES:
-                    importlib.import_module(f"mergekit_ram.{name}")
-            loaded = [module for module in watched if isinstance(module, ModuleType)]
-            _in_place = None if any(map(_is_half_imported, loaded)) else watched
+                for name in (f"mergekit_ram.{module}" for module in MERGING_MODULES):
+                    # Asked for hundreds of times in a merge, where a look-up is quicker.
+                    if name not in sys.modules:
+                        importlib.import_module(name)
     except Exception as error:
         from mergekit_ram.compatibility import refusal
 

@@ -208,18 +208,15 @@ def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:
     """
     from mergekit.io.tasks import LoaderCache
 
-    from mergekit_ram.plan import configs
-
     module: Any = importlib.import_module(MERGE_MODULE)
     check(callable(getattr(module, "_model_out_config", None)), "merge._model_out_config")
-    with configs.read_once():
-        architecture = module.get_architecture_info(config, options)
-        LoaderCache().setup(options=options)
-        out_config = module._model_out_config(
-            config, architecture, trust_remote_code=options.trust_remote_code
-        )
-        planner = module.MergePlanner(config, architecture, options, out_config)
-        planner._plan()
+    architecture = module.get_architecture_info(config, options)
+    LoaderCache().setup(options=options)
+    out_config = module._model_out_config(
+        config, architecture, trust_remote_code=options.trust_remote_code
+    )
+    planner = module.MergePlanner(config, architecture, options, out_config)
+    planner._plan()
     return planner
 
 

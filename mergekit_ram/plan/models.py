@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Prepared:
         names: set[str] = set()
         for name in self.config.modules or {}:
             module = self.architecture.modules[name]
-            for found in _different(self.configs):
+            for found in self.configs:
                 whole = ConfiguredModuleArchitecture(
                     info=module.architecture, config=found, weight_prefix=module.weight_prefix
                 )
@@ -181,18 +181,6 @@ def _found(find: Find, models: list[ModelReference]) -> ModelArchitecture:
             f"the architecture of the models {_listed(models)} cannot be found: "
             f"{type(error).__name__}: {one_line(error)}. {ARCHITECTURE_REMEDY}"
         ) from error
-
-
-def _different(configs: Iterable[Any]) -> list[Any]:
-    """Configurations that differ by more than the name of their model, as agents' rarely do."""
-    said: list[dict[str, Any]] = []
-    found = []
-    for config in configs:
-        own = {**config.to_dict(), "_name_or_path": None}
-        if own not in said:
-            said.append(own)
-            found.append(config)
-    return found
 
 
 def _base_of(config: MergeConfiguration) -> ModelReference | None:
