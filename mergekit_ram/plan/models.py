@@ -43,6 +43,7 @@ class Prepared:
         unties: the output embedding is a weight of its own, whatever the configuration says.
         notes: that the user has been told, for the record.
         configs: the models' own.
+        layer_types: of the output's layers, where slices choose them; None where nothing tells.
     """
 
     config: MergeConfiguration
@@ -50,6 +51,7 @@ class Prepared:
     unties: bool
     notes: tuple[Note, ...]
     configs: tuple[Any, ...]
+    layer_types: tuple[str, ...] | None = None
 
     def spoken_for(self) -> set[str]:
         """Names of all weights in the modules that the merge makes, in its slices or not."""
@@ -86,6 +88,8 @@ def ready(
     prepared = made[0] if made else prepare(config, options, lambda: architecture)
     if prepared.unties:
         head.untie(out_config)
+    if prepared.layer_types is not None:
+        out_config.layer_types = [*prepared.layer_types]
     return prepared
 
 
@@ -141,7 +145,14 @@ def prepare(config: MergeConfiguration, options: MergeOptions, find: Find) -> Pr
         # mergekit looks for it at the top, where some models do not have it.
         key = {"vocab_size_config_key": vocabulary_key(configs[base])}
         fitted = fitted.model_copy(update=key)
-    found = Prepared(config, fitted, bool(apart), tuple(notes), tuple(configs.values()))
+    found = Prepared(
+        config,
+        fitted,
+        bool(apart),
+        tuple(notes),
+        tuple(configs.values()),
+        ranges.chosen_layer_types(config, configs),
+    )
     _latest[:] = [found]
     return found
 

@@ -28,6 +28,9 @@ MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
 DIGESTED = 256 * 2**20
 """Bytes up to which a file is told by its content too: a base's shards would take minutes."""
 
+PIECE = 2**20
+"""Bytes of a file that are in memory at once."""
+
 Origin = dict[str, Any]
 
 
@@ -133,8 +136,13 @@ def _files(place: Path | str) -> dict[str, Any]:
 
 def _mark(file: Path) -> dict[str, Any]:
     found = file.stat()
-    digest = None
-    if found.st_size <= DIGESTED:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    digest = _digest(file) if found.st_size <= DIGESTED else None
     return {"size": found.st_size, "time": found.st_mtime_ns, "sha256": digest}
+
+
+def _digest(file: Path) -> str:
+    found = hashlib.sha256()
+    with file.open("rb") as opened:
+        while piece := opened.read(PIECE):
+            found.update(piece)
+    return found.hexdigest()

@@ -55,6 +55,33 @@ def check_layers(
         _check_depths(config, definition.models or (), known[name], configs)
 
 
+def chosen_layer_types(
+    config: MergeConfiguration, configs: Mapping[ModelReference, Any]
+) -> tuple[str, ...] | None:
+    """The types of the layers that slices put one after the other.
+
+    mergekit sets the output's number of layers and leaves ``layer_types`` as the base has it, which
+    transformers refuses to save when all is merged.
+
+    Args:
+        config: of a merge, its layer ranges checked.
+        configs: of all its models.
+
+    Returns:
+        None where nothing is cut, or a model does not say of what type its layers are.
+    """
+    modules = [module.slices for module in (config.modules or {}).values()]
+    pieces = config.slices or (modules[0] if len(modules) == 1 else None)
+    found: list[str] = []
+    for piece in pieces or ():
+        source = piece.sources[0]
+        types = getattr(configs[source.model], "layer_types", None)
+        if not types:
+            return None
+        found += types[slice(*source.layer_range)]
+    return tuple(found) or None
+
+
 def _check_modules(config: MergeConfiguration, known: Mapping[str, Any]) -> None:
     for name in config.modules or {}:
         if name not in known:

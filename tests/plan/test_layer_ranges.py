@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from families import Family
-from models import make_agent, make_base
+from models import Trio, make_agent, make_base, merge_yaml
 from refusals import agent, refusal
+from transformers import AutoModelForCausalLM
 
 COUNTED = "Layers are counted from 0, and the second number is the first that is left out."
 
@@ -99,3 +101,24 @@ def test_a_module_that_does_not_exist_is_refused_with_those_that_do(tmp_path, ar
         "Error: `modules:` names text_decoder, and the models have no such module; they have "
         "default. Write one of these, or list the models under `models:`."
     )
+
+
+def test_layers_that_are_repeated_keep_their_types(tmp_path):
+    trio = Trio(tmp_path, layer_types=["full_attention", "sliding_attention"], sliding_window=8)
+    agents = [*trio.agents]
+
+    def piece(start: int, end: int) -> dict[str, Any]:
+        models = [trio.base_path, *agents]
+        return {"sources": [{"model": model, "layer_range": [start, end]} for model in models]}
+
+    config = {
+        "merge_method": "ram_plus",
+        "base_model": trio.base_path,
+        "slices": [piece(0, 2), piece(0, 1), piece(1, 2)],
+    }
+    merge_yaml(config, tmp_path / "merged")
+    written = json.loads((tmp_path / "merged" / "config.json").read_text())
+    assert written["num_hidden_layers"] == 4
+    assert written["layer_types"] == ["full_attention", "sliding_attention"] * 2
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert len(model.model.layers) == 4
