@@ -69,9 +69,11 @@ def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_
 def test_workers_end_with_a_killed_driver(undisturbed, tmp_path):
     process = start(undisturbed.recipe, tmp_path / "out", "--workers", "2")
     workers: list[psutil.Process] = []
-    # All units of so small a model may be done by the time that somebody has looked at receipts.
     while process.poll() is None and len(workers) < 2:
         workers = workers_of(process)
+    # All units of so small a model may be done by now, and its workers gone with the driver.
+    while process.poll() is None and len(list(tmp_path.glob("out/.mergekit-ram/unit-*.json"))) < 2:
+        time.sleep(0.01)
     process.kill()
     # They hold the other ends of its pipes.
     process.communicate(timeout=60)
