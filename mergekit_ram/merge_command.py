@@ -9,7 +9,9 @@ import click
 
 from mergekit_ram.options import MERGE_OPTIONS, Chosen, with_options
 from mergekit_ram.units import early
-from mergekit_ram.units.where import Engine
+
+ENGINES = ("local", "ray")
+"""The values of :class:`mergekit_ram.units.engines.Engine`, whose import takes seconds."""
 
 
 class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
@@ -52,8 +54,8 @@ class _MergeCommand(click.Command):
 )
 @click.option(
     "--engine",
-    type=click.Choice([engine.value for engine in Engine]),
-    default=Engine.LOCAL.value,
+    type=click.Choice(ENGINES),
+    default=ENGINES[0],
     show_default=True,
     help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
 )
@@ -106,6 +108,7 @@ def command(
       mergekit-ram status ./merged
     """
     from mergekit_ram.units.driver import How
+    from mergekit_ram.units.engines import Engine
     from mergekit_ram.units.merge import estimated, merge, read_merge
     from mergekit_ram.units.progress import progress_text
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import zip_longest
-from typing import Protocol
 
 from pydantic import BaseModel, computed_field, model_validator
 
@@ -24,17 +23,6 @@ LARGE_RESCALE_ADVICE = (
 
 SUSPICIOUS_DENSITY = 0.95
 """Share of changed parameters above which an agent is hardly a sparse one of this base."""
-
-
-class RatioSums(Protocol):
-    """What ρ comes from, and ρ, as counted or as recorded."""
-
-    @property
-    def shared(self) -> int: ...
-    @property
-    def unique(self) -> int: ...
-    @property
-    def overlap_unique_ratio(self) -> float | None: ...
 
 
 class AgentCounts(BaseModel, frozen=True):

@@ -19,9 +19,11 @@ import torch
 from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
+from mergekit_ram import host
 from mergekit_ram.autoload import install
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import HostError, InputError, ParameterError
+from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.cost import LITTLE, operations
 from mergekit_ram.inspection.drawn import Directions
@@ -97,9 +99,9 @@ def _looked_at(
     started: float,
 ) -> OverlapRecord:
     realised, directions = wanted
-    plans = plan_as_ram_plus(config, options)
-    plan, ridges = plans.inspected, _ridges(plans.own)
+    plan = plan_as_ram_plus(config, options)
     merges = plan.ledger.merges
+    ridges = _ridges(config, options)
     settings = settings_record(merges).model_copy(
         update={"ridge": setting(ridges) if ridges else None}
     )
@@ -136,20 +138,20 @@ def _looked_at(
     return record.model_copy(update={"findings": found})
 
 
-def _ridges(own: MergeRecorder | None) -> Counter[float]:
+def _ridges(config: MergeConfiguration, options: MergeOptions) -> Counter[float]:
     """Bytes of the output by the ridge that holds for them; of another method there is none.
 
     A setting may be text, a list, filters, or of single slices: what it is for a tensor only
     mergekit's own planning of the merge tells.
-
-    Args:
-        own: the plan of the merge as it is configured.
     """
+    if config.merge_method != RamDirectionsMerge.spec.name:
+        return Counter()
+    # All that there is to say of this plan has been said.
+    with hushed():
+        plan = host.plan_weights(config, options)
     found: Counter[float] = Counter()
-    if own is None or own.method != RamDirectionsMerge.spec.name:
-        return found
-    for merge in own.ledger.merges:
-        size = own.sizes.get(merge.output_weight.name)
+    for merge in plan.ledger.merges:
+        size = plan.sizes.get(merge.output_weight.name)
         found[merge.parameters["ridge"]] += 0 if size is None else size.written
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 from mergekit.options import MergeOptions
@@ -18,17 +16,7 @@ from mergekit_ram.plan.misspelt import warn_about_parameters
 from mergekit_ram.record.merge import MergeRecorder
 
 
-@dataclass(frozen=True)
-class Plans:
-    """One configuration's plans."""
-
-    inspected: MergeRecorder
-    """As a merge by ``ram_plus``."""
-    own: MergeRecorder | None
-    """As it is configured, where its method is one of ours."""
-
-
-def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Plans:
+def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
     """Plan a merge as configured, for what there is to say, and then as one of ``ram_plus``.
 
     Raises:
@@ -37,13 +25,12 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Plans
     method = get(config.merge_method)
     inspected = as_ram_plus(config)
     if config.merge_method == inspected.merge_method:
-        plan = host.plan_weights(config, options)
-        return Plans(plan, plan)
+        return host.plan_weights(config, options)
     if config.merge_method in METHOD_NAMES:
-        own = host.plan_weights(config, options)
+        host.rehearse(config, options)
         # Nobody needs to hear everything twice.
         with hushed():
-            return Plans(host.plan_weights(inspected, options), own)
+            return host.plan_weights(inspected, options)
     warn_about_parameters(config, method.spec)
     try:
         host.rehearse(config, options)
@@ -54,4 +41,4 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Plans
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
     # What ram_plus would leave undone, another method may do.
     with hushed(lambda record: record.module != idle.__name__.rpartition(".")[2]):
-        return Plans(host.plan_weights(inspected, options), None)
+        return host.plan_weights(inspected, options)

@@ -100,8 +100,8 @@ class Sample:
     def draw(self, group: TensorGroup, disk: Disk) -> Drawn:
         """The chosen rows of all tensors of a group, copied.
 
-        A row is what lies at one place of the first axis, and of a tensor of more than two axes
-        at one place of the first two: experts that are stored together are not drawn as wholes.
+        A row is what the last axis holds; one of a tensor of more than two axes, all but the
+        first two: experts that are stored together are not drawn as wholes.
 
         Args:
             group: base and agents of one tensor.
@@ -123,7 +123,7 @@ class Sample:
             return Drawn(map_tensors(group, chosen), numels, rows.groups)
 
     def half_width(
-        self, whole: npt.ArrayLike, left: npt.ArrayLike, filled: npt.ArrayLike
+        self, whole: npt.ArrayLike, left: npt.ArrayLike, filled: npt.ArrayLike = GROUPS
     ) -> npt.NDArray[np.float64]:
         """Half of a 95 % interval, by the delete-one-group jackknife.
 

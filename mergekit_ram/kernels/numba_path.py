@@ -28,7 +28,7 @@ LOG = logging.getLogger("mergekit_ram")
 Array = npt.NDArray[Any]
 
 DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
-"""Set to 0, false, no or off in the environment, it leaves the arithmetic to torch."""
+"""Set to 0, false or no in the environment, it leaves the arithmetic to torch."""
 
 CHUNK = 262_144
 """Elements per call of a loop that reads the inputs as they are stored."""

@@ -19,7 +19,6 @@ from mergekit_ram.overlap import (
     SUSPICIOUS_DENSITY,
     AgentOverlap,
     OverlapStatistics,
-    RatioSums,
     TensorOverlap,
 )
 
@@ -77,11 +76,17 @@ class Ledger:
         return self.statistics
 
 
-class _Changes(RatioSums, Protocol):
+class _Changes(Protocol):
     """What an agent changed, as counted or as recorded."""
 
     @property
     def density(self) -> float: ...
+    @property
+    def shared(self) -> int: ...
+    @property
+    def unique(self) -> int: ...
+    @property
+    def overlap_unique_ratio(self) -> float | None: ...
 
 
 def described(name: str, agent: _Changes, factors: Collection[float]) -> str:

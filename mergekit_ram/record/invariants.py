@@ -9,11 +9,21 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Protocol
 
-from mergekit_ram.overlap import RatioSums
 from mergekit_ram.record.columns import TensorAgent, TensorRecord
 
 CLOSE = 1e-9
 """Of shares that are computed from counts; versions may round their last digit otherwise."""
+
+
+class RatioSums(Protocol):
+    """What ρ comes from, and ρ."""
+
+    @property
+    def shared(self) -> int: ...
+    @property
+    def unique(self) -> int: ...
+    @property
+    def overlap_unique_ratio(self) -> float | None: ...
 
 
 class AgentSums(RatioSums, Protocol):

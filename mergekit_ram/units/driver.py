@@ -28,10 +28,9 @@ from mergekit_ram.plan.folder import check_output
 from mergekit_ram.plan.lock import lock_folder
 from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.units import asked, shard
-from mergekit_ram.units.engines import run_apart, run_here
+from mergekit_ram.units.engines import Engine, run_apart, run_here
 from mergekit_ram.units.manifest import MANIFEST, Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
-from mergekit_ram.units.where import Engine
 from mergekit_ram.units.work import Bench, Job, manifest_of
 
 LOG = logging.getLogger("mergekit_ram")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum
 
 import joblib
 from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -19,7 +20,6 @@ from joblib.externals.loky.process_executor import BrokenProcessPool
 from mergekit_ram.errors import InputError, MissingExtraError, RamError
 from mergekit_ram.units import early
 from mergekit_ram.units.manifest import WorkFolder
-from mergekit_ram.units.where import Engine
 from mergekit_ram.units.work import Bench, Job, run_unit
 
 LOG = logging.getLogger("mergekit_ram")
@@ -32,6 +32,13 @@ LOOK_EVERY = 0.5
 
 Seen = Callable[[int], None]
 """Is told the number of a unit that is done."""
+
+
+class Engine(str, Enum):
+    """Where workers come from."""
+
+    LOCAL = "local"
+    RAY = "ray"
 
 
 def run_here(bench: Bench, numbers: Sequence[int], seen: Seen) -> None:
