@@ -15,7 +15,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.merge import run_merge
 from mergekit.options import MergeOptions
 
-from mergekit_ram import handover
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.plan.lock import lock_folder
@@ -138,7 +138,7 @@ def _merge(request: Request, how: How) -> bool:
             held.callback(lock_folder(job.out_path).release)
         driver = Driver(job, how, held, request.inputs)
         try:
-            with handover.sharing_folder(), handover.executed_by(driver.execute):
+            with host.executed_by(driver.execute):
                 run_merge(request.config, str(request.out_path), job.options, request.text)
         except Unfinished:
             return False
