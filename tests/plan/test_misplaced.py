@@ -120,7 +120,8 @@ def test_a_misplaced_key_is_told_with_its_place(caplog, change, expected):
     config = {"base_model": "base", "models": [{"model": name} for name in names]}
     change(config)
     warn_about_places(config, get("ram_plus").spec)
-    assert warnings_of(caplog) == [text.format(**{name: name for name in names}) for text in expected]
+    named = {name: name for name in names}
+    assert warnings_of(caplog) == [text.format(**named) for text in expected]
 
 
 def test_merging_and_inspecting_tell_of_misplaced_keys(trio: Trio, caplog, tmp_path):
