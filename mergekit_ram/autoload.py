@@ -230,7 +230,7 @@ def _run_raw(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     with suppress(Exception), open(path, encoding="utf-8") as file:
         recipe = yaml.safe_load(file)
     if isinstance(recipe, dict) and str(recipe.get("merge_method")) in METHOD_NAMES:
-        return _host().run_raw(partial(wrapped, *args, **kwargs), recipe, path)
+        return _host().run_raw(partial(wrapped, *args, **kwargs), path)
     return wrapped(*args, **kwargs)
 
 

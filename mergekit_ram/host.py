@@ -36,11 +36,10 @@ from mergekit_ram.plan import (
     idle,
     layouts,
     lock,
-    misplaced,
-    misspelt,
     models,
     ownership,
     reading,
+    recipe,
     tasks,
     writing,
 )
@@ -94,7 +93,7 @@ _session: ContextVar[_Session | None] = ContextVar("session", default=None)
 _is_shared: ContextVar[bool] = ContextVar("is_shared", default=False)
 """Whether the plan being made is one of several for one folder, which others look after."""
 
-unknown_method = misspelt.unknown_method
+unknown_method = recipe.unknown_method
 forget_loaders = models.forget_loaders
 
 
@@ -171,7 +170,7 @@ def run_merge(
     with _merging():
         if config_source:
             # mergekit's own object does not have the keys that it does not know.
-            misplaced.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
+            recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
         run(merge_config, out_path, options, config_source)
 
 
@@ -186,14 +185,14 @@ def find_architecture(
     return models.find_architecture(find, config, config, options)
 
 
-def run_raw(command: Callable[[], Any], recipe: dict[str, Any], path: str) -> Any:
+def run_raw(command: Callable[[], Any], path: str) -> Any:
     """``mergekit-pytorch`` on a recipe of ours.
 
     Raises:
         RamError: the recipe is no configuration, or the merge is refused or fails.
     """
     with _merging():
-        reading.check_raw(recipe, path)
+        reading.check_raw(path)
         return command()
 
 
@@ -212,7 +211,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     planner.arch_info = prepared.architecture
     with working("planning the merge"):
         wrapped(*args, **kwargs)
-    misspelt.warn_about_parameters(planner.config, method.spec)
+    recipe.warn_about_parameters(planner.config, method.spec)
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
