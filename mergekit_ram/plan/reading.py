@@ -13,7 +13,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 
 from mergekit_ram.merges import boundary
-from mergekit_ram.merges.headers import read_shard
+from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.plan.misplaced import Level, check_dtypes, warn_about_places
 from mergekit_ram.plan.misspelt import warn_about_parameters
 from mergekit_ram.plan.recipe import read_yaml, understood_as

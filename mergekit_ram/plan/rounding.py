@@ -8,9 +8,9 @@ import torch
 from mergekit.common import dtype_from_name
 from mergekit.io.tasks import LoaderCache
 
-from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import Load
 from mergekit_ram.merges.notes import Note
+from mergekit_ram.models.checkpoints import TensorHeader
 
 PROBES = 3
 """Matrices of a base whose values are looked at."""

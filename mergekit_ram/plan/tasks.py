@@ -34,10 +34,9 @@ from mergekit_ram.merges.groups import (
 )
 from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.merges.shards import load_by_index
 from mergekit_ram.methods import needs_counting, with_rescale
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
 from mergekit_ram.tensors import count_group, counting_merges
@@ -217,7 +216,7 @@ def plan_merges(
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
-    layouts: Layouts | None = None,
+    layouts: Sides | None = None,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
@@ -233,7 +232,6 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
-    load_by_index(loads)
     once = written_once(merges, ties_embeddings)
     if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
         recorded = reuse.recorded_counts(once, loads)
