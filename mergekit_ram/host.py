@@ -122,7 +122,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         return wrapped(*args, **kwargs)
     from mergekit_ram.merges import boundary
     from mergekit_ram.models.prepare import is_tied, prepared_models
-    from mergekit_ram.plan import idle, inventory, misspelt, ownership, tasks
+    from mergekit_ram.plan import idle, inventory, ownership, recipe, tasks
 
     ownership.say_whose_method(planner._method.spec.name)
     out_config = planner.out_model_config
@@ -131,7 +131,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     planner.arch_info = prepared.architecture
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
-    misspelt.warn_about_parameters(planner.config, planner._method.spec)
+    recipe.warn_about_parameters(planner.config, planner._method.spec)
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
@@ -195,11 +195,11 @@ def find_architecture(
     from mergekit.options import MergeOptions
 
     from mergekit_ram.models.prepare import prepare
-    from mergekit_ram.plan import misplaced
+    from mergekit_ram.plan import recipe
 
     options = options or MergeOptions()
-    misplaced.check_dtypes(config)
-    misplaced.check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    recipe.check_dtypes(config)
+    recipe.check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
     return prepare(config, options).architecture
 
 

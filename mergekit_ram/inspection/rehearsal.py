@@ -12,7 +12,7 @@ from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import as_ram_plus
 from mergekit_ram.plan import idle
-from mergekit_ram.plan.misspelt import warn_about_parameters
+from mergekit_ram.plan.recipe import warn_about_parameters
 from mergekit_ram.record.merge import MergeRecorder
 
 
