@@ -75,7 +75,7 @@ def _check_identities(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
         if twin is not model:
             raise InputError(
                 f"the models {twin} and {model} are read from the same files; a merge would count "
-                "their updates twice. Name every model once, and in one way."
+                "its updates twice. Name every model once, and in one way."
             )
 
 

@@ -54,7 +54,7 @@ def test_one_folder_in_two_spellings(trio: Trio, method):
     models = [{"model": tool}, {"model": tool + "/"}]
     assert refusal(trio, method, models=models) == (
         f"Error: the models {tool} and {tool}/ are read from the same files; a merge would count "
-        "their updates twice. Name every model once, and in one way."
+        "its updates twice. Name every model once, and in one way."
     )
 
 

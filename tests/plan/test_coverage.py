@@ -141,10 +141,10 @@ def test_an_agent_that_lacks_what_transformers_needs_is_refused(tmp_path, archit
     )
 
 
-def test_an_agent_that_lacks_tensors_of_an_unknown_model_is_named(tmp_path, caplog):
+def test_an_agent_that_lacks_tensors_where_nothing_tells_what_is_needed_is_named(tmp_path, caplog):
     family = Family(tmp_path, "Olmo")
     for name in ("base", *family.agents):
-        family.configure(name, architectures=["OlmoNobodyKnowsForCausalLM"])
+        family.configure(name, hidden_act="nobody_knows")
     gone = "model.layers.1.self_attn.o_proj.weight"
     del family.agents["tool"][gone]
     family.write("tool", family.agents["tool"])

@@ -146,7 +146,7 @@ def test_a_name_of_the_hub_and_another_one_for_it(tmp_path, monkeypatch, second)
         first, last = other, "someone/tool"
     assert line == (
         f"Error: the models {first} and {last} are read from the same files; a merge would count "
-        "their updates twice. Name every model once, and in one way."
+        "its updates twice. Name every model once, and in one way."
     )
 
 
