@@ -28,7 +28,7 @@ from mergekit_ram.models.checkpoints import TensorHeader
 from mergekit_ram.models.loader import NamedIndex, headers_of
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
-from mergekit_ram.plan.rounding import Rounding
+from mergekit_ram.plan.warnings import Rounding
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 
 TOKENIZER_REMEDY = (
@@ -92,7 +92,7 @@ class Inventory:
         _check_presence(name, loads, present)
         _check_dtypes(name, present)
         _check_shapes(merge, present)
-        self.rounding.look(base, loads, present)
+        self.rounding.add(base, loads, present)
         axis = merge.output_weight.vocabulary_axis
         if axis is not None and isinstance(merge.gather_tensors, TruncatedVocabulary):
             self.rows = min(header.shape[axis] for header in present.values())
