@@ -15,9 +15,9 @@ from mergekit.io.tasks import SaveTensor
 from mergekit.tokenizer import PermutedVocabulary
 from pydantic import BaseModel
 
-from mergekit_ram.merges.ledger import Ledger
-from mergekit_ram.plan.tasks import CountOverlaps, RamMergeTask
+from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.plan.writing import FinalizeMergedModel
+from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 
 # At most about so many: enough for workers to share out, few enough to be no burden.
@@ -57,19 +57,19 @@ class PlannedUnits:
     Args:
         saves: the task that saves each tensor of the output, by name.
         recorder: of the plan.
-        counting: the plan's counting task; none where its factors need no counts.
+        needs_counts: the shards need the counts of the whole model.
         tokenizer: the task that builds a tokenizer, where there is one.
         units: in the order of their numbers.
     """
 
     saves: dict[str, SaveTensor]
     recorder: MergeRecorder
-    counting: CountOverlaps | None
+    needs_counts: bool
     tokenizer: Task[Any] | None
     units: tuple[Unit, ...]
 
     @property
-    def ledger(self) -> Ledger:
+    def counter(self) -> OverlapCounter:
         return self.recorder.ledger
 
     @property
@@ -97,10 +97,9 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
     recorder, sizes = last.recorder, last.recorder.sizes
     merges = [save.tensor_task for save in saves.values()]
-    found = (merge.statistics for merge in merges if isinstance(merge, RamMergeTask))
-    counting = next((task for task in found if task is not None), None)
+    needs_counts = any(isinstance(m, RamMergeTask) and m.statistics is not None for m in merges)
     reads: list[Row] = []
-    if counting is not None and counting.known is None:
+    if needs_counts and recorder.ledger.recorded is None:
         names = [merge.output_weight.name for merge in recorder.ledger.merges]
         reads = [(name, sizes[name].read, False) for name in names if name in sizes]
     # The rows of a permuted tensor are known only when it is merged, so it gets its own shard.
@@ -123,7 +122,7 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
         )
         for number, (kind, names) in enumerate(pieces)
     )
-    return PlannedUnits(saves, recorder, counting, others[0] if others else None, units)
+    return PlannedUnits(saves, recorder, needs_counts, others[0] if others else None, units)
 
 
 def _is_permuted(save: SaveTensor) -> bool:

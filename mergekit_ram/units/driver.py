@@ -38,7 +38,7 @@ from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.engines import run_here, run_in_processes, run_on_ray
 from mergekit_ram.units.finish import Finisher, check_is_finished, check_nothing_lacks, holds_model
 from mergekit_ram.units.folder import ADAPTERS
-from mergekit_ram.units.job import MergeJob, Worker, counted, manifest_of, plan_of, without_trace
+from mergekit_ram.units.job import MergeJob, Worker, manifest_of, plan_of, without_trace
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -128,11 +128,8 @@ class _Driver:
             done = len(plan.units) - len(lacking)
             LOG.warning("resuming: %d of %d units were finished earlier", done, len(plan.units))
         self._do(worker, [unit for unit in lacking if unit.kind == "count"], "Counting overlaps")
-        if plan.counting is not None:
-            known = plan.counting.known
-            plan.ledger.complete(
-                known.tensors if known else counted(plan, self.job.work, plan.counts)
-            )
+        if plan.needs_counts:
+            plan.counter.complete(worker.statistics.tensors)
         self._do(worker, [unit for unit in lacking if unit.kind == "shard"], "Merging")
         if plan.tokenizer is not None:
             built = worker.tokenizers.get(plan.tokenizer) or plan.tokenizer.execute()
@@ -230,7 +227,7 @@ def _check_counts_stay(job: MergeJob, plan: PlannedUnits) -> None:
     Raises:
         InputError: they lie in the output folder.
     """
-    origin = Path(plan.ledger.counts_from or "")
+    origin = Path(plan.counter.counts_from or "")
     if origin.name == RECORD_NAME and origin.parent.resolve() == Path(job.out_path).resolve():
         raise InputError(
             f"statistics {origin}: they are part of the model in the output folder "

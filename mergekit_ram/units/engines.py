@@ -7,11 +7,11 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from mergekit_ram.errors import InputError, MissingExtraError, RamError
@@ -52,28 +52,35 @@ def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
     Raises:
         RamError: a unit failed, or a worker was killed.
     """
-    children: list[subprocess.Popen[bytes]] = []
-    own = threading.local()
+    children = [_start() for _ in range(min(job.workers, len(numbers)))]
+    free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def do(number: int) -> int:
-        if not hasattr(own, "child"):
-            own.child = _start(job)
-            children.append(own.child)
-        _ask(own.child, job, number)
+        child = free.get()
+        _ask(child, job, number)
+        free.put(child)
         return number
 
-    with ThreadPoolExecutor(job.workers) as pool:
-        futures = [pool.submit(do, number) for number in numbers]
-        try:
-            for future in as_completed(futures):
-                seen(future.result())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    try:
+        with ThreadPoolExecutor(len(children)) as pool:
             for child in children:
+                free.put(child)
+            try:
+                for future in as_completed([pool.submit(do, number) for number in numbers]):
+                    seen(future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in children:
+                    child.kill()
+                raise
+    finally:
+        for child in children:
+            # What could not be sent to one that was killed cannot be sent now.
+            with suppress(OSError), child:
                 child.kill()
 
 
-def _start(job: MergeJob) -> subprocess.Popen[bytes]:
+def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(CHILD), str(os.getpid())],
         stdin=subprocess.PIPE,

@@ -14,7 +14,6 @@ from mergekit_ram.units.folder import digest_of, settle, write_shard
 from mergekit_ram.units.job import (
     MergedTensors,
     MergeJob,
-    TensorCounts,
     Worker,
     folder_beside,
     plan_of,
@@ -57,11 +56,11 @@ def predicted_seconds(worker: Worker) -> tuple[float, float]:
     if plan.counts:
         counting = _timed(plan, worker.merges, worker.count)
         # No counts yet; those of one parameter do, since λ changes nothing about the time.
-        agents = agent_places(plan.ledger.merges)
+        agents = agent_places(plan.counter.merges)
         counts = tuple(AgentCounts(model=agent, overlap_degree=(1,)) for agent in agents)
         counted = TensorOverlap(name="", numel=len(agents), agents=counts)
         worker.statistics = OverlapStatistics(tensors=(counted,))
-    merging = _timed(plan, plan.saves, lambda name: worker.merge(name, TensorCounts(), tensors))
+    merging = _timed(plan, plan.saves, lambda name: worker.merge(name, {}, tensors))
     with folder_beside(worker.job.out_path) as folder:
         started = time.perf_counter()
         path = Path(folder, "shard.safetensors")

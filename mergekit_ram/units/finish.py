@@ -45,8 +45,8 @@ class Finisher:
     def finish(self) -> None:
         """Give the shards their names, and write index and record."""
         self.plan.recorder.inputs.check_unchanged()
-        if self.plan.ledger.statistics is None:
-            self.plan.ledger.complete(counted(self.plan, self.work, self.plan.shards))
+        if self.plan.counter.statistics is None:
+            self.plan.counter.complete(counted(self.plan, self.work, self.plan.shards))
         self.work.mark_finishing()
         # Those that an earlier try has moved go back, and are not taken for somebody else's.
         for unit in self.plan.shards:
@@ -153,7 +153,7 @@ def _difference(folder: Path, configuration: str, plan: PlannedUnits) -> str | N
 
 
 def _is_recorded(record: OverlapRecord, plan: PlannedUnits) -> bool:
-    settings = settings_record(plan.ledger.merges)
+    settings = settings_record(plan.counter.merges)
     return (record.merge_method, record.settings) == (plan.recorder.method, settings)
 
 

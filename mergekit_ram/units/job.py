@@ -24,13 +24,12 @@ from mergekit_ram import handover
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.hush import hushed
-from mergekit_ram.merges.groups import Tokenizers, load_group, run_loading
+from mergekit_ram.merges.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
-from mergekit_ram.plan.tasks import RamMergeTask
+from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.record.build import versions
-from mergekit_ram.tensors import count_group
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.folder import (
     ADAPTERS,
@@ -119,7 +118,7 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    recipe = read_recipe(config_file)
+    recipe = read_recipe(config_file, MergeConfiguration)
     method = recipe.config.merge_method
     if method not in METHOD_NAMES:
         raise InputError(
@@ -190,7 +189,7 @@ def counted(plan: PlannedUnits, work: WorkFolder, units: Iterable[Unit]) -> list
                 "which count, are not done; no shard can be written before. Run them first."
             )
         found |= dict(receipt.counts)
-    ordered = (found.get(merge.output_weight.name) for merge in plan.ledger.merges)
+    ordered = (found.get(merge.output_weight.name) for merge in plan.counter.merges)
     return [counts for counts in ordered if counts is not None]
 
 
@@ -203,7 +202,7 @@ class Worker:
         self.work = job.work
         self.device = torch.device(job.options.device or "cpu")
         self.tokenizers: Tokenizers = {}
-        self.merges = {merge.output_weight.name: merge for merge in plan.ledger.merges}
+        self.merges = {merge.output_weight.name: merge for merge in plan.counter.merges}
 
     def run(self, number: int) -> Callable[[], None]:
         """Do a unit.
@@ -230,13 +229,11 @@ class Worker:
 
     def count(self, name: str) -> TensorOverlap | None:
         """The counts of one tensor; None where it is copied."""
-        loaded = load_group(self.merges[name], self.tokenizers, self.device)
-        if loaded is None:
-            return None
-        return count_group(loaded.group, loaded.settings, dtype=loaded.dtype)
+        return count_merge(self.merges[name], self.tokenizers, self.device)
 
     def _write(self, unit: Unit) -> tuple[Receipt, Path]:
-        counts, tensors = TensorCounts(), MergedTensors()
+        counts: dict[str, TensorOverlap | None] = {}
+        tensors = MergedTensors()
         for name in unit.tensors:
             self.merge(name, counts, tensors)
         with writing_to(self.job.out_path):
@@ -249,11 +246,13 @@ class Worker:
             digest=digest_of(tensors.found),
             tensors=tuple(tensors.found),
             size=sum(tensor.nbytes for tensor in tensors.found.values()),
-            counts=tuple(counts.found),
+            counts=tuple(counts.items()),
         )
         return receipt, draft
 
-    def merge(self, name: str, counts: TensorCounts, tensors: MergedTensors) -> None:
+    def merge(
+        self, name: str, counts: dict[str, TensorOverlap | None], tensors: MergedTensors
+    ) -> None:
         """Merge one tensor, and keep it and its counts."""
         save = self.plan.saves[name]
         merge = save.tensor_task
@@ -261,27 +260,17 @@ class Worker:
         loaded = run_loading(merge.gather_tensors, self.tokenizers)
         moved = {m: t if t is None else t.to(self.device) for m, t in loaded.items()}
         statistics = self.statistics if merge.statistics is not None else None
-        merged = merge.counted_by(counts).execute(moved, statistics=statistics)
+        merged = merge.counted_by(counts.__setitem__).execute(moved, statistics=statistics)
         save.execute(writer=cast(TensorWriter, tensors), tensor=merged)
 
     @functools.cached_property
     def statistics(self) -> OverlapStatistics:
         """The counts of the whole model, which every shard needs."""
-        counting = self.plan.counting
-        if counting is not None and counting.known is not None:
-            return counting.known
+        recorded = self.plan.counter.recorded
+        if recorded is not None:
+            return recorded.statistics
         tensors = counted(self.plan, self.work, self.plan.counts)
         return OverlapStatistics(tensors=tuple(tensors))
-
-
-class TensorCounts:
-    """Takes the counts of tensors as they are merged, in place of a ledger."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[str, TensorOverlap | None]] = []
-
-    def add(self, name: str, counts: TensorOverlap | None) -> None:
-        self.found.append((name, counts))
 
 
 class MergedTensors:
