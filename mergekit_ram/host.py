@@ -120,7 +120,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     if not isinstance(getattr(planner, "_method", None), RamMerge):
         return wrapped(*args, **kwargs)
     from mergekit_ram.merges import boundary
-    from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
+    from mergekit_ram.plan import checks, head, idle, layouts, models, ownership, recipe, tasks
 
     ownership.say_whose_method(planner._method.spec.name)
     out_config = planner.out_model_config
@@ -128,7 +128,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     planner.arch_info = prepared.architecture
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
-    misspelt.warn_about_parameters(planner.config, planner._method.spec)
+    recipe.warn_about_parameters(planner.config, planner._method.spec)
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors

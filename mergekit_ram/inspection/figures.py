@@ -233,7 +233,7 @@ def _with_interval(record: Changed, tensors: Sequence[TensorSums]) -> Changed:
 def _is_uneven(sums: Sums) -> Array:
     """``[N]`` whether an agent's energy is mostly in a few of the sampled rows, or not seen."""
     groups = sums.energies[1 : 1 + GROUPS, 0]
-    return groups.max(axis=0) >= MOST_OF_ONE * groups.sum(axis=0)
+    return np.asarray(groups.max(axis=0) >= MOST_OF_ONE * groups.sum(axis=0))
 
 
 def _intervals(figures: Figures, is_known: bool = True) -> Intervals | None:

@@ -194,5 +194,5 @@ def _rounded(tensor: SampledTensor, degree: Array) -> TensorOverlap:
 
 
 def _weighted(weights: Array, sums: npt.NDArray[Any]) -> Array:
-    """``[replicates, groups]`` times ``[groups, …]``; a BLAS would wake its threads for so little."""
+    """``[replicates, groups]`` times ``[groups, …]``, without waking the threads of a BLAS."""
     return np.asarray(np.einsum("vg,g...->v...", weights, sums))

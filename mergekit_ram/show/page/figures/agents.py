@@ -53,7 +53,7 @@ def density(record: OverlapRecord) -> look.Panel:
 def _ends(record: OverlapRecord) -> list[float]:
     """How far the bars reach, or the upper ends of their intervals."""
     return [
-        max((agent.interval or {}).get("density", (0, agent.density))[1], agent.density)
+        max(((agent.interval or {}).get("density") or (0, agent.density))[1], agent.density)
         for agent in record.agents
     ]
 
