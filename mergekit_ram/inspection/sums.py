@@ -22,13 +22,10 @@ from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Array, Observed
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.tensors import agent_name
 
+TINY = np.finfo(np.float64).tiny
+
 OF_THREE = 3.0
 """What none of n sampled rows shows, fewer than three of every n rows have, 95 in 100 times."""
-
-UNIQUE, SHARED = [0, 1], [2, 3]
-SIGNS = np.array([1.0, -1.0])
-"""Kinds of rows that were not sampled: unique to every agent or shared by all, and of both, such
-that go with λ and the other agents, and such that go against them."""
 
 
 class Factor(NamedTuple):
@@ -129,33 +126,44 @@ class Sums:
     def add_unseen(self) -> None:
         """Append replicates with three rows of the widest tensor that were not sampled.
 
-        Each is of one kind (:data:`UNIQUE`, :data:`SHARED`) and as active as can be, or nothing in
-        it is active. Where no row is sampled none is missed.
+        By these rows all agents changed more, each together with the same number of others, such
+        that they go with λ and the others, or against them; or nothing in these rows is active.
+        Where no row is sampled none is missed.
         """
-        missed = OF_THREE * max(tensor.row for tensor in self.tensors)
+        missed = OF_THREE * max((tensor.row for tensor in self.tensors), default=0.0)
         if missed == 0:
             return
         n, active = len(self.agents), self.degree[0].sum(axis=-1)
+        others, sign = np.repeat(np.arange(n), 2), np.tile((1.0, -1.0), n)
+        is_unique, is_shared = others == 0, others > 0
         more = np.minimum(missed, self.parameters - active)
         mean = self.energies[0, 0] / np.maximum(1, active[0])
-        energy = more[0] * mean
+        energy, step = more[0] * mean, self.realised[0, 0] / np.maximum(self.energies[0, 1], TINY)
         both = np.minimum.outer(more[0], more[0]) * (1 - np.eye(n))
         dot, square = both * np.sqrt(np.outer(mean, mean)), both * mean[:, None]
-        arrays = self.degree, self.energies, self.pairs, self.realised
-        degree, energies, pairs, realised = (np.zeros((4, *array.shape[1:])) for array in arrays)
-        degree[UNIQUE, :, :, 0] = degree[SHARED, :, :, -1] = more
-        energies[:, 0] = energies[UNIQUE, 1] = energy
+        outer = np.multiply.outer
+        degree = more[:, :, None] * np.eye(n)[others][:, None, None, :]
         # A shared update may pull another agent's own twice as far, or the other way.
-        energies[SHARED, 2] = np.outer((2, -1), energy)
-        energies[:, 3] = np.outer((1 / n, 1 / n, 1, -1), energy)
-        pairs[SHARED] = np.stack([(both, sign * dot, square, sign * both) for sign in SIGNS])
-        own = self.energies[0, 1]
-        realised[UNIQUE, 0] = self.realised[0, 0] * energy / np.where(own > 0, own, 1)
-        realised[0, 1] = more[0]
-        active_share = 1 - min(1.0, missed / max(1, self.parameters))
+        pull = outer(is_shared * (0.5 + 1.5 * sign), energy)
+        mean_pull = outer(np.where(is_shared, sign, 1 / n), energy)
+        unique = outer(is_unique, energy)
+        energies = np.stack([outer(np.ones(2 * n), energy), unique, pull, mean_pull], axis=1)
+        agreeing = outer(is_shared * sign, both)
+        pairs = np.stack(
+            [
+                outer(is_shared, both),
+                outer(is_shared * sign, dot),
+                outer(is_shared, square),
+                agreeing,
+            ],
+            axis=1,
+        )
+        changed = outer(is_unique & (sign > 0), more[0])
+        realised = np.stack([unique * step, changed], axis=1)
+        left = 1 - min(1.0, missed / max(1, self.parameters))
 
         def extended(array: Array, plus: Array) -> Array:
-            return np.concatenate([array, array[:1] + plus, array[:1] * active_share])
+            return np.concatenate([array, array[:1] + plus, array[:1] * left])
 
         self.degree, self.energies = (
             extended(self.degree, degree),
@@ -164,7 +172,7 @@ class Sums:
         self.pairs, self.realised = extended(self.pairs, pairs), extended(self.realised, realised)
         for place, factors in enumerate(self.unique):
             for factor, sums in factors.items():
-                factors[factor] = extended(sums, energies[:, 1, place])
+                factors[factor] = extended(sums, unique[:, place])
 
     def _places(self, tensor: SampledTensor) -> list[int]:
         return [self.agents.index(agent_name(agent.id)) for agent in tensor.agents]

@@ -1,4 +1,4 @@
-"""The ridge that an inspection of ``ram_directions`` computes with: the one that the merge takes."""
+"""The ridge that an inspection of ``ram_directions`` takes: that of the merge."""
 
 from __future__ import annotations
 
