@@ -25,10 +25,10 @@ from mergekit_ram.hush import hushed
 from mergekit_ram.kernels.directions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.methods import RamPlusMerge
-from mergekit_ram.plan import idle
 from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
 from mergekit_ram.plan.uses import Uses
+from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.record.merge import MergeRecorder
 
 REMEDY = "Give the YAML file of a merge, or the output folder of one by ram or ram_plus."
@@ -80,7 +80,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
             update={"merge_method": RamPlusMerge.spec.name}
         )
         # A merge by ram_plus may be idle where one by another method is not.
-        with hushed(lambda record: record.module != idle.__name__.rpartition(".")[2]):
+        with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
             recorder = host.plan_weights(inspected, options)
     ridges: Counter[float] = Counter()
     for merge in recorder.ledger.merges:

@@ -14,7 +14,7 @@ from models import Trio, run_yaml, succeed
 
 from mergekit_ram.cli import main
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan import ownership
+from mergekit_ram.plan import warnings
 from mergekit_ram.plan.recipe import check_dtype, warn_about_places
 
 
@@ -220,14 +220,14 @@ def test_a_large_rescale_is_warned_of_in_merge_and_inspection(trio: Trio, caplog
 
 
 def test_that_ram_is_ours_is_said_aloud_once(trio: Trio, caplog, tmp_path, monkeypatch):
-    monkeypatch.setattr(ownership, "_said", ownership.threading.Event())
+    monkeypatch.setattr(warnings, "_announced", set())
     for number in range(2):
         caplog.clear()
         succeed(run_yaml(trio.config("ram"), tmp_path / "out", "--no-copy-tokenizer"))
         told = [text for text in warnings_of(caplog) if "in place of mergekit's own" in text]
         assert len(told) == (1 if number == 0 else 0)
-    assert ownership.QUIET_VARIABLE == "MERGEKIT_RAM_QUIET"
-    monkeypatch.setattr(ownership, "_said", ownership.threading.Event())
+    assert warnings.QUIET_VARIABLE == "MERGEKIT_RAM_QUIET"
+    monkeypatch.setattr(warnings, "_announced", set())
     monkeypatch.setenv("MERGEKIT_RAM_QUIET", "1")
     caplog.clear()
     succeed(run_yaml(trio.config("ram"), tmp_path / "out", "--no-copy-tokenizer"))
