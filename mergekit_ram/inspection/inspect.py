@@ -31,7 +31,7 @@ from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.notes import Note, tell
-from mergekit_ram.plan.layouts import layouts_of_model
+from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.build import base_names, setting, settings_record, tensor_records, versions
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, read_record
@@ -167,7 +167,7 @@ def _directions(plan: Plan, wanted: bool | None) -> Directions | None:
         return None
     ridge = plan.ridges.most_common(1)[0][0] if plan.ridges else RIDGE
     base = next((merge.base_model for merge in plan.merges if merge.base_model), None)
-    found = Directions(ridge, layouts_of_model(base))
+    found = Directions(ridge, sides_of_model(base))
     if wanted or plan.ridges:
         return found
     needed = operations(plan, found.layouts)

@@ -25,9 +25,9 @@ from mergekit_ram.hush import hushed
 from mergekit_ram.kernels.directions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.methods import RamPlusMerge
-from mergekit_ram.plan.layouts import Layouts
+from mergekit_ram.models.transformers_layout import Sides
+from mergekit_ram.plan.inventory import Inventory
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
-from mergekit_ram.plan.uses import Uses
 from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.record.merge import MergeRecorder
 
@@ -135,12 +135,12 @@ def _by_ram_plus(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
     )
 
 
-def operations(plan: Plan, layouts: Layouts) -> float:
+def operations(plan: Plan, layouts: Sides) -> float:
     """Operations of a merge by ``ram_directions``, known from shapes before anything is read."""
-    uses, total = Uses(), 0.0
+    inventory, total = Inventory(), 0.0
     for merge in plan.merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        headers = (uses.header(load, merge) for load in plan.recorder.loads.get(name, ()))
+        headers = (inventory.header(load, name) for load in plan.recorder.loads.get(name, ()))
         header = next((found for found in headers if found is not None), None)
         if header is None or count < 2:
             continue

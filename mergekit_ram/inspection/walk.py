@@ -21,8 +21,8 @@ from mergekit_ram.kernels.direction_sums import DirectionSums
 from mergekit_ram.kernels.sums import Array, Observed
 from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.tensors import agents_at_work, base_of, check_values, named_errors, recipe_of
 
@@ -39,7 +39,7 @@ class Directions:
     """How ``ram_directions`` would merge a model."""
 
     ridge: float
-    layouts: Layouts
+    layouts: Sides
 
 
 @dataclass(frozen=True)
