@@ -136,7 +136,7 @@ def test_what_they_cost_is_known_from_shapes(trio: Trio):
 
 
 def test_the_page_draws_them(trio: Trio):
-    from mergekit_ram.show.page.figures import sections
+    from mergekit_ram.show.panels import panels
 
-    (section,) = (s for s in sections(inspected(trio)) if s.title == "Where two agents meet")
-    assert [panel.name for panel in section.panels] == ["pairs", "directions"]
+    section = panels(inspected(trio))["Where two agents meet"]
+    assert [panel.name for panel in section] == ["pairs", "directions"]
