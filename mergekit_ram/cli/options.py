@@ -48,7 +48,7 @@ def parse(
     def take(merge_options: MergeOptions, **given: Any) -> tuple[MergeOptions, dict[str, Any]]:
         return merge_options, given
 
-    options = reversed(take.__click_params__)
+    options = reversed(vars(take)["__click_params__"])
     command = click.Command(None, params=[*arguments, *options], callback=take)
     name = context.info_name
     with working("reading the options"):

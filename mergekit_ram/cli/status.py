@@ -21,6 +21,7 @@ AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 NATIVE_VARIABLE = "MERGEKIT_RAM_NATIVE"
 
 ENTRY_POINTS = "torch.backends"
+NAME_WIDTH = 16
 
 MODULES = {"torch": "torch", "mergekit": "mergekit.merge_methods"}
 
@@ -32,11 +33,7 @@ switch on       leave that variable out; import mergekit_ram where torch's autol
 
 @click.command("status", short_help="Show versions, and whether the plugin is on.")
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Import torch and mergekit too, and say what fails; takes seconds.",
-)
+@click.option("--check", is_flag=True, help="Import torch and mergekit too, and say what fails.")
 def command(folder: Path | None, check: bool) -> None:
     """Show versions, whether the plugin is on, and whose ram, ram_plus and ram_directions run.
 
@@ -48,10 +45,8 @@ def command(folder: Path | None, check: bool) -> None:
         click.echo(progress_text(folder), nl=False)
         return
     rows = _rows(check)
-    width = max(map(len, rows)) + 2
-    click.echo(
-        "".join(f"{name:<{width}}{text}\n" for name, text in rows.items()) + SWITCHES, nl=False
-    )
+    lines = [f"{name:<{NAME_WIDTH}}{text}\n" for name, text in rows.items()]
+    click.echo("".join(lines) + SWITCHES, nl=False)
 
 
 def _rows(check: bool) -> dict[str, str]:
