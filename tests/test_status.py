@@ -12,12 +12,9 @@ STATUS = [sys.executable, "-m", "mergekit_ram.cli", "status"]
 
 
 def status(*options: str, **environment: str) -> str:
+    command = [*STATUS, *options]
     result = subprocess.run(
-        [*STATUS, *options],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
+        command, env=os.environ | environment, capture_output=True, text=True, check=True
     )
     return result.stdout
 
