@@ -10,10 +10,9 @@ import torch
 
 from mergekit_ram.inspection.drawn import DrawnTensor
 from mergekit_ram.kernels import energies
-from mergekit_ram.kernels.chunks import KernelInputError, KernelOverflowError
-from mergekit_ram.kernels.recipe import KernelParameterError, Recipe
-from mergekit_ram.kernels.sums import Array, Observed
-from mergekit_ram.kernels.threads import one_thread
+from mergekit_ram.kernels.blocks import REFUSALS, one_thread
+from mergekit_ram.kernels.energies import Array, Observed
+from mergekit_ram.kernels.recipe import Recipe
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class Batch:
         numels = [numel for tensor in self.tensors for numel in tensor.drawn.numels]
         try:
             return look(*joined, numels=numels)
-        except (KernelInputError, KernelOverflowError, KernelParameterError):
+        except REFUSALS:
             # Alone, the one that is wrong says which it is.
             for tensor in self.tensors:
                 Batch(self.recipe, (tensor,))._look(look)

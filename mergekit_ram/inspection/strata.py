@@ -20,7 +20,7 @@ from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.kernels.direction_sums import DirectionSums
-from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Observed
+from mergekit_ram.kernels.energies import ENERGIES, PAIRS, REALISED, Observed
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, TensorOverlap
 from mergekit_ram.tensors import agent_name
 

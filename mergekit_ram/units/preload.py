@@ -17,10 +17,10 @@ def _preload() -> None:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     with contextlib.suppress(Exception):
-        from mergekit_ram.kernels import numba_path
+        from mergekit_ram.kernels import ram
 
         # Loads the loops, or says once for all workers why torch does their work.
-        numba_path.available()
+        ram.available()
 
 
 # The server itself ignores an interrupt once it waits for requests; workers do not.
