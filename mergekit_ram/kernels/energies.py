@@ -55,12 +55,6 @@ class Observed:
     pairs: Array
     """``[P, 4, N, N]``; see :data:`PAIRS`."""
 
-    def part(self, pieces: slice) -> Observed:
-        """The same of some of the pieces."""
-        return Observed(
-            self.numels[pieces], self.degree[pieces], self.energies[pieces], self.pairs[pieces]
-        )
-
 
 def observe(
     recipe: Recipe,
