@@ -21,14 +21,12 @@ from mergekit_ram.kernels import plain
 from mergekit_ram.kernels.blocks import REFUSALS, Inputs, store, walk
 from mergekit_ram.kernels.recipe import Numbers, Recipe
 from mergekit_ram.switches import is_set
-from mergekit_ram.visible import visible
+from mergekit_ram.text import one_line, visible
 
 LOG = logging.getLogger("mergekit_ram")
 
 DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
 """Set to 0, false or no in the environment, it leaves the arithmetic to torch."""
-
-LONGEST_REASON = 200
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ class _Loops:
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:
-            self.give_up(f"numba cannot be imported ({_one_line(error)})")
+            self.give_up(f"numba cannot be imported ({visible(one_line(error))})")
 
     def give_up(self, problem: str) -> None:
         """Leave the arithmetic to torch from now on, and say so once."""
@@ -99,12 +97,6 @@ def _is_switched_off() -> bool:
     return os.environ.get(DISABLE_VARIABLE, "").strip() != "" and not is_set(DISABLE_VARIABLE)
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
-    shown = visible(text)
-    return shown if len(shown) <= LONGEST_REASON else shown[:LONGEST_REASON] + "…"
-
-
 def _call_plain(name: str, *arguments: Any) -> None:
     getattr(plain, name)(*arguments)
 
@@ -128,7 +120,7 @@ def over_blocks(
         except (*REFUSALS, KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException as error:
-            _loops().give_up(f"numba failed ({_one_line(error)})")
+            _loops().give_up(f"numba failed ({visible(one_line(error))})")
     return walk(inputs, functools.partial(work, _call_plain), size)
 
 
