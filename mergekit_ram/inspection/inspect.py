@@ -22,8 +22,7 @@ from mergekit.options import MergeOptions
 from mergekit_ram import host
 from mergekit_ram.autoload import install
 from mergekit_ram.directions import RamDirectionsMerge
-from mergekit_ram.errors import HostError, InputError, ParameterError
-from mergekit_ram.hush import hushed
+from mergekit_ram.errors import HostError, InputError, ParameterError, working
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.cost import LITTLE, operations
 from mergekit_ram.inspection.drawn import Directions
@@ -33,7 +32,6 @@ from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.kernels.merge_directions import RIDGE
-from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.plan.layouts import layouts_of_model
 from mergekit_ram.record.build import base_names, setting, settings_record, versions
@@ -41,6 +39,7 @@ from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
 from mergekit_ram.record.source import is_record
+from mergekit_ram.text import hushed
 
 LOG = logging.getLogger("mergekit_ram")
 

@@ -9,11 +9,11 @@ from mergekit.options import MergeOptions
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
-from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import as_ram_plus
 from mergekit_ram.plan.recipe import warn_about_parameters
 from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.record.merge import MergeRecorder
+from mergekit_ram.text import hushed
 
 
 def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from mergekit.io import LazyTensorLoader, ShardedTensorIndex
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.headers import TensorHeader, read_shard, shard_path
 from mergekit_ram.merges.shards import IndexedLoader

@@ -17,8 +17,7 @@ from pathlib import Path
 from mergekit.common import ModelReference
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.merges.checkpoints import ADAPTER_CONFIG, open_checkpoint
 from mergekit_ram.merges.notes import some
 from mergekit_ram.plan.origin import Origin, is_local, is_same, origin_of, read_origin, write_origin

@@ -17,8 +17,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError, one_line
-from mergekit_ram.merges.boundary import working
+from mergekit_ram.errors import InputError, one_line, working
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.naming import NamedLoader, Naming
 from mergekit_ram.merges.notes import Note, tell

@@ -1,18 +1,11 @@
-"""Recipes of ours in mergekit's commands, looked at before these read them.
-
-What the commands refuse by themselves ends in a traceback, and what they drop they do not tell.
-"""
+"""Recipes of ``mergekit-pytorch``, checked before the command reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 
-from mergekit_ram.merges import boundary
 from mergekit_ram.merges.headers import read_shard
 from mergekit_ram.plan.recipe import (
     check_dtypes,
@@ -24,23 +17,11 @@ from mergekit_ram.plan.recipe import (
 SAFETENSORS = ".safetensors"
 
 
-def run_yaml(command: Callable[[], Any], path: Path) -> Any:
-    """``mergekit-yaml`` on a recipe of ours.
+def check_raw(path: str) -> None:
+    """Refuse a recipe of ours for which the command would end in a traceback, warn of lost keys.
 
     Raises:
-        InputError: it is no YAML, or no configuration of mergekit; what a merge refuses comes
-            from further in.
-    """
-    read_recipe(path, MergeConfiguration)
-    return command()
-
-
-def run_raw(command: Callable[[], Any], path: Path) -> Any:
-    """``mergekit-pytorch`` on a recipe of ours.
-
-    Raises:
-        RamError: it is no YAML or no configuration, names no dtype or a broken file, or cannot
-            be merged.
+        RamError: it is no configuration, or names no dtype or a broken file.
     """
     from mergekit.scripts.merge_raw_pytorch import RawPyTorchMergeConfig
 
@@ -54,5 +35,3 @@ def run_raw(command: Callable[[], Any], path: Path) -> Any:
     for weights in filter(None, dict.fromkeys(paths)):
         is_safetensors = weights.lower().endswith(SAFETENSORS)
         read_shard(Path(weights), is_safetensors, weights)
-    with boundary.working("the merge"):
-        return command()

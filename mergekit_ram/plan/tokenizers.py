@@ -9,8 +9,7 @@ import transformers
 from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 
 REMEDY = (
     "Copy the tokenizer that the model was trained with into its folder, or leave `tokenizer:` "

@@ -10,7 +10,7 @@ from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import wording
 from mergekit_ram.show.columns import NAMES, Cell, Table
 from mergekit_ram.show.tables import agent_names, tables
-from mergekit_ram.visible import in_markdown, visible
+from mergekit_ram.text import in_markdown, visible
 
 
 def as_text(record: OverlapRecord) -> str:

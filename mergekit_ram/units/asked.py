@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import MARKS
+from mergekit_ram.plan.folder import MARKS
 from mergekit_ram.record.build import settings_record
 from mergekit_ram.record.files import written_files
 from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, read_record

@@ -23,9 +23,7 @@ from mergekit.tokenizer import TokenizerInfo
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
-from mergekit_ram.plan.earlier import remove_earlier_model
-from mergekit_ram.plan.folder import check_output
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import check_output, lock_folder, remove_earlier_model
 from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.units import asked, shard
 from mergekit_ram.units.engines import Engine, run_apart, run_here
@@ -107,7 +105,7 @@ class Driver:
         if self._lacking(plan):
             raise Unfinished
         if self.how.only is not None:
-            self.held.callback(lock_folder(self.job.out_path).release)
+            self.held.enter_context(lock_folder(self.job.out_path))
         if plan.tokenizer is not None:
             built = bench.tokenizers.get(plan.tokenizer) or plan.tokenizer.execute()
             assert isinstance(built, TokenizerInfo)

@@ -15,10 +15,10 @@ from mergekit.config import MergeConfiguration
 from mergekit.merge import run_merge
 from mergekit.options import MergeOptions
 
-from mergekit_ram import handover
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import lock_folder
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.units import asked
 from mergekit_ram.units.driver import Driver, How, Unfinished, remove
@@ -135,10 +135,10 @@ def _merge(request: Request, how: How) -> bool:
     job = request.job(how.workers)
     with ExitStack() as held:
         if how.only is None:
-            held.callback(lock_folder(job.out_path).release)
+            held.enter_context(lock_folder(job.out_path))
         driver = Driver(job, how, held, request.inputs)
         try:
-            with handover.sharing_folder(), handover.executed_by(driver.execute):
+            with host.executed_by(driver.execute):
                 run_merge(request.config, str(request.out_path), job.options, request.text)
         except Unfinished:
             return False

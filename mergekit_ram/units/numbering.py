@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from mergekit.graph import Task
 from mergekit.io.tasks import SaveTensor
@@ -84,10 +84,11 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
         shard_size: bytes of a shard; one tensor may be larger and then stands alone.
     """
     # A weight that two modules list is written by the later one.
-    saves = {task.tensor_name: task for task in targets if isinstance(task, SaveTensor)}
     (last,) = (task for task in targets if isinstance(task, FinalizeMergedModel))
+    merged = cast(Sequence[SaveTensor], last.tensor_save_tasks)
+    saves = {task.tensor_name: task for task in merged}
     recorder = last.recorder
-    others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
+    others = [task for task in targets if task is not last]
     sizes = recorder.sizes
     counting = _counting_task(saves.values())
     is_unknown = counting is not None and recorder.ledger.recorded is None

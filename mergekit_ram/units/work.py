@@ -21,14 +21,14 @@ from mergekit.io.tasks import LoaderCache, SaveTensor
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 
-from mergekit_ram import handover
+from mergekit_ram import host
 from mergekit_ram.errors import InputError
-from mergekit_ram.hush import hushed
 from mergekit_ram.merges.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.record.build import versions
+from mergekit_ram.text import hushed
 from mergekit_ram.units import orphans, shard
 from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
@@ -220,7 +220,7 @@ def bench_of(job: Job) -> Bench:
 def plan_of(job: Job) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
     config = MergeConfiguration.model_validate(yaml.safe_load(job.configuration))
-    targets = handover.planned_to_disk(config, job.out_path, job.options, job.configuration)
+    targets = host.planned_to_disk(config, job.out_path, job.options, job.configuration)
     return cut(targets, job.options.out_shard_size)
 
 

@@ -23,7 +23,7 @@ from models import Trio, read_weights, run_yaml, succeed
 from refusals import BOTH, assert_not_loadable
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.lock import LOCK_NAME, lock_folder
+from mergekit_ram.plan.folder import LOCK_NAME, lock_folder
 
 PATIENCE = 120
 """Seconds until another process must have come to a point."""
@@ -149,7 +149,7 @@ def meet_and_merge(barrier: threading.Barrier, trio: Trio, out: Path) -> None:
 def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
     lock = lock_folder(str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b" / LOCK_NAME).exists()
-    lock.release()
+    lock.close()
     assert not (tmp_path / "a").exists()
 
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from unit_merges import OPTIONS, assert_finished, merge
 
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import lock_folder
 from mergekit_ram.units.manifest import WORK_FOLDER
 
 FORKSERVER = "multiprocessing.forkserver"
@@ -118,7 +118,7 @@ def test_a_second_driver_is_refused(undisturbed, tmp_path):
         process = start(undisturbed.recipe, out)
         output = process.communicate(timeout=300)[0]
     finally:
-        lock.release()
+        lock.close()
     assert process.returncode == 1
     assert f"output folder {out}: another merge is writing to it" in output
 
