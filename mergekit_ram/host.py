@@ -29,6 +29,7 @@ from mergekit_ram.errors import check, working
 from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.plan import (
+    base_files,
     checks,
     folder,
     head,
@@ -143,12 +144,13 @@ _PATCHES = {
 
 
 @contextmanager
-def _merging() -> Iterator[None]:
+def _merging() -> Iterator[_Session]:
     """Hold what belongs to one merge until it ends, and raise its failures as one line."""
     with ExitStack() as held, working("the merge"):
-        token = _session.set(_Session(held))
+        session = _Session(held)
+        token = _session.set(session)
         try:
-            yield
+            yield session
         finally:
             _session.reset(token)
 
@@ -165,11 +167,14 @@ def run_merge(
     Raises:
         RamError: the merge is refused or fails.
     """
-    with _merging():
+    with _merging() as session:
         if config_source:
             # mergekit's own object does not have the keys that it does not know.
             recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
         run(merge_config, out_path, options, config_source)
+        if session.recorder is not None:
+            base = session.recorder.ledger.merges[0].base_model
+            base_files.copy_base_files(base, merge_config, out_path, options)
 
 
 def find_architecture(

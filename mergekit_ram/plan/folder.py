@@ -18,8 +18,8 @@ from mergekit_ram.record.schema import RECORD_NAME
 LOG = logging.getLogger("mergekit_ram")
 
 LOCK_NAME = ".mergekit_ram.lock"
-PATIENCE = 1.0
-"""Seconds to wait for a lock, which another process may be removing."""
+PATIENCE = 0.1
+"""Seconds to wait for a lock, whose file another process may be removing."""
 
 MARKS = ("config.json", "adapter_config.json")
 """The files that make a folder a model or an adapter."""
