@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-
-import filelock
+from typing import BinaryIO
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.record.schema import RECORD_NAME
@@ -18,8 +20,12 @@ from mergekit_ram.record.schema import RECORD_NAME
 LOG = logging.getLogger("mergekit_ram")
 
 LOCK_NAME = ".mergekit_ram.lock"
-PATIENCE = 0.1
-"""Seconds to wait for a lock, whose file another process may be removing."""
+
+TOLD_AFTER = 2.0
+"""Seconds of waiting for a lock without a word."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two tries to take a lock."""
 
 MARKS = ("config.json", "adapter_config.json")
 """The files that make a folder a model or an adapter."""
@@ -48,6 +54,10 @@ audio_tokenizer_config.json
 """
 LOADED = (*MARKS, *f"{WEIGHTS} {SETTINGS} {TOKENIZER}".split())
 """What transformers, PEFT and inference servers load from a folder, in the order of removal."""
+
+
+class FolderInUse(InputError):
+    """Another merge writes to a folder."""
 
 
 def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
@@ -82,48 +92,79 @@ def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
         )
 
 
-def lock_folder(folder: str) -> ExitStack:
+def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> ExitStack:
     """Take the right to write to a folder, among all processes and threads; make it if needed.
 
     The lock is a file in the folder. The operating system releases that of a killed process.
+
+    Args:
+        folder: to write to.
+        shared: others may share it, each with files of its own.
+        waits: wait until it is free, and say so.
 
     Returns:
         Closing it releases the folder, and removes it again where it is empty and was made here.
 
     Raises:
-        InputError: another merge is writing to it, or it cannot be written to.
+        FolderInUse: another merge is writing to it.
+        InputError: it cannot be written to.
     """
-    target = Path(folder).resolve()
-    path, held = target / LOCK_NAME, ExitStack()
+    told_at = time.monotonic() + TOLD_AFTER
+    while True:
+        try:
+            return _lock_now(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except FolderInUse:
+            if not waits:
+                raise
+        if time.monotonic() > told_at:
+            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            told_at = math.inf
+        time.sleep(LOOK_EVERY)
+
+
+def _lock_now(folder: str, kind: int) -> ExitStack:
+    target, held = Path(folder).resolve(), ExitStack()
+    path = target / LOCK_NAME
     made = [parent for parent in (target, *target.parents) if not parent.exists()]
     for empty in reversed(made):
         held.callback(_try, empty.rmdir)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
         raise InputError(
             f"output folder {folder}: it cannot be written to: {error}. Choose another one."
         ) from None
-    lock = filelock.FileLock(path, timeout=PATIENCE, thread_local=False)
     try:
-        lock.acquire()
-        held.callback(lock.release)
-    except filelock.Timeout:
-        raise InputError(
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise FolderInUse(
             f"output folder {folder}: another merge is writing to it. Wait until it is done, or "
             "choose another folder."
         ) from None
-    except (NotImplementedError, OSError) as error:
+    except OSError as error:
         LOG.warning(
             "output folder %s cannot be locked (%s): see to it that no other merge writes to it",
             folder,
             error,
         )
-    # First of all, while it is locked: nobody else's file is removed.
-    held.callback(_try, path.unlink)
+        _try(path.unlink)
+        return held
+    if not os.fstat(file.fileno()).st_nlink:
+        held.close()  # its last user has removed the file between the two steps above
+        return _lock_now(folder, kind)
+    held.callback(_remove_lock, path, file)
     return held
+
+
+def _remove_lock(path: Path, file: BinaryIO) -> None:
+    """Remove the file of a lock, unless others share it."""
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            path.unlink()
 
 
 def _try(remove: Callable[[], None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -23,7 +25,7 @@ from models import Trio, read_weights, run_yaml, succeed
 from refusals import BOTH, assert_not_loadable
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.folder import LOCK_NAME, lock_folder
+from mergekit_ram.plan.folder import LOCK_NAME, FolderInUse, lock_folder
 
 PATIENCE = 120
 """Seconds until another process must have come to a point."""
@@ -154,16 +156,50 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_tasks_share_a_folder_and_the_last_one_removes_the_lock(tmp_path):
+    out = tmp_path / "out"
+    first, second = (lock_folder(str(out), shared=True) for _ in range(2))
+    with pytest.raises(FolderInUse, match="another merge is writing"):
+        lock_folder(str(out))
+    first.close()
+    assert (out / LOCK_NAME).exists()
+    second.close()
+    assert not (out / LOCK_NAME).exists()
+
+
 def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
-    import filelock
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError("no locks available")
-
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    lock_folder(str(tmp_path / "out"))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock_folder(str(tmp_path / "out")).close()
+    assert not (tmp_path / "out").exists()
     (message,) = [record.message for record in caplog.records]
-    assert "cannot be locked (no locks available)" in message
+    assert "cannot be locked ([Errno 37] no locks available)" in message
+
+
+def test_processes_that_lock_and_remove_at_once_are_never_two(tmp_path):
+    hammer = subprocess.run(
+        [sys.executable, "-c", HAMMER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert hammer.returncode == 0, hammer.stderr
+
+
+HAMMER = """
+import os, sys
+from mergekit_ram.plan import folder
+
+folder.LOOK_EVERY = 0.001
+children = [child for child in (os.fork() for _ in range(2)) if child]
+for _ in range(30):
+    with folder.lock_folder(sys.argv[1] + "/out", waits=True):
+        os.close(os.open(sys.argv[1] + "/inside", os.O_CREAT | os.O_EXCL))
+        os.unlink(sys.argv[1] + "/inside")
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
 
 
 def test_every_card_of_merges_in_threads_has_its_section(trio: Trio):
