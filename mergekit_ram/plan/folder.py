@@ -133,6 +133,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
+        if isinstance(error, FileNotFoundError) and not target.exists():
+            return _lock_now(folder, kind)  # its last user has just removed it
         raise InputError(
             f"output folder {folder}: it cannot be written to: {error}. Choose another one."
         ) from None
@@ -153,7 +155,7 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         _try(path.unlink)
         return held
     if not os.fstat(file.fileno()).st_nlink:
-        held.close()  # its last user has removed the file between the two steps above
+        held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
     held.callback(_remove_lock, path, file)
     return held
