@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,19 +29,10 @@ from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import check, working
 from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.methods import RamMerge, RamPlusMerge
-from mergekit_ram.plan import (
-    base_files,
-    checks,
-    folder,
-    head,
-    layouts,
-    models,
-    reading,
-    recipe,
-    tasks,
-    warnings,
-    writing,
-)
+from mergekit_ram.models.checkpoints import read_shard
+from mergekit_ram.models.prepare import forget_loaders as forget_loaders
+from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
+from mergekit_ram.plan import base_files, folder, inventory, recipe, tasks, warnings, writing
 from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.show.card import whole_card
@@ -74,7 +66,7 @@ class _Plan(NamedTuple):
     """What the record of a plan's merges is made of."""
 
     method: str
-    ledger: OverlapCounter
+    counter: OverlapCounter
     output: PlannedOutput
 
 
@@ -93,7 +85,6 @@ _is_shared: ContextVar[bool] = ContextVar("is_shared", default=False)
 """Whether the plan being made is one of several for one folder, which others look after."""
 
 unknown_method = recipe.unknown_method
-forget_loaders = models.forget_loaders
 
 
 def patch() -> None:
@@ -180,12 +171,19 @@ def run_merge(
 def find_architecture(
     find: Callable[..., Any], config: MergeConfiguration, options: MergeOptions
 ) -> Any:
-    """mergekit's search for the models' architecture, after a check of their files.
+    """The architecture of a merge of ours, after a check of its models' files.
+
+    Args:
+        find: mergekit's own search, which is not needed.
+        config: of the merge.
+        options: of mergekit's commands.
 
     Raises:
         InputError: the models' files are broken, or do not fit together; an unknown dtype.
     """
-    return models.find_architecture(find, config, config, options)
+    recipe.check_dtypes(config)
+    recipe.check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    return prepare(config, options).architecture
 
 
 def run_raw(command: Callable[[], Any], path: str) -> Any:
@@ -194,8 +192,17 @@ def run_raw(command: Callable[[], Any], path: str) -> Any:
     Raises:
         RamError: the recipe is no configuration, or the merge is refused or fails.
     """
+    from mergekit.scripts.merge_raw_pytorch import RawPyTorchMergeConfig
+
     with _merging():
-        reading.check_raw(path)
+        read = recipe.read_recipe(path, RawPyTorchMergeConfig)
+        config, spec = read.config, METHODS[read.config.merge_method].spec
+        recipe.check_dtypes(config)
+        recipe.warn_about_places(read.data, spec, RawPyTorchMergeConfig)
+        recipe.warn_about_parameters(config, spec)
+        paths = [config.base_model, *(entry.model for entry in config.models)]
+        for weights in filter(None, dict.fromkeys(paths)):
+            read_shard(Path(weights), weights.lower().endswith(".safetensors"), weights)
         return command()
 
 
@@ -210,7 +217,8 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         return wrapped(*args, **kwargs)
     warnings.say_whose_method(method.spec.name)
     out_config = planner.out_model_config
-    prepared = models.ready(planner.config, planner.options, planner.arch_info, out_config)
+    prepared = prepared_models(planner.config, planner.options)
+    prepared.fit(out_config)
     planner.arch_info = prepared.architecture
     with working("planning the merge"):
         wrapped(*args, **kwargs)
@@ -219,7 +227,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = checks.check_plan(merges, prepared, out_config)
+    output = inventory.check_plan(merges, prepared, out_config)
     warnings.warn_about_idle_merges(merges)
     has_sides = isinstance(method, RamDirectionsMerge)
     planned = tasks.plan_merges(
@@ -227,8 +235,8 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
         output.loads,
         quiet=planner.options.quiet,
         device=tasks.counting_device(planner.options),
-        ties_embeddings=head.ties(out_config),
-        layouts=layouts.layouts_of(out_config) if has_sides else None,
+        ties_embeddings=is_tied(out_config),
+        layouts=prepared.layout.sides if prepared.layout and has_sides else None,
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
@@ -259,14 +267,14 @@ def _finalize_raw(
     wrapped: Callable[..., FinalizeModel], instance: Any, args: Any, kwargs: Any
 ) -> Task[Any]:
     """Exchange the merges in the list of save tasks, and empty it: the last task has them all."""
-    saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
+    saves = inventory.listed(kwargs.get("tensor_save_tasks", ()))
     names = {getattr(save.tensor_task, "method_name", None) for save in saves}
     if not names <= METHODS.keys():
         return wrapped(*args, **kwargs)
     merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
     method = merges[0].method_name
     warnings.say_whose_method(method)
-    output = checks.check_raw_plan(merges)
+    output = inventory.check_raw_plan(merges)
     warnings.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(merges, output.loads)
     pairs = zip(saves, planned.tasks, strict=True)
