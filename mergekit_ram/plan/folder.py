@@ -157,6 +157,7 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
     if not os.fstat(file.fileno()).st_nlink:
         held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
+    os.utime(path)  # files that are older were there before this merge
     held.callback(_remove_lock, path, file)
     return held
 
