@@ -193,14 +193,10 @@ def _tensor(tensor: TensorOverlap, counted: OverlapStatistics) -> TensorRecord:
         name=tensor.name,
         numel=tensor.numel,
         epsilon=EPSILON,
-        change=0.5,
         agents=tuple(
             TensorAgent(
                 model=agent.model,
                 weight=1.0,
-                active=agent.active,
-                shared=agent.shared,
-                unique=agent.unique,
                 overlap_degree=agent.overlap_degree,
                 rescale=counted.agent(agent.model).rescale(R, ALPHA),
             )

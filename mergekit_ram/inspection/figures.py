@@ -12,8 +12,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit_ram.inspection.strata import Array, Stratum, Totals
 from mergekit_ram.merges.groups import AgentPlaces, factor_of
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import agent_record
-from mergekit_ram.record.schema import AgentRecord, PairRecord, Setting, ThresholdAgent
+from mergekit_ram.record.merge import agent_record
+from mergekit_ram.record.schema import AgentRecord, PairRecord
 
 RETAINED = {"ram": "retained_ram", "ram_directions": "retained_directions"}
 """Fields of what a method keeps; of all others it is that of ``ram_plus``."""
@@ -103,6 +103,7 @@ def agent_figures(
         "retained_mean": _divided(total["mean_energy"], energy),
     }
     by_method = RETAINED.get(method, "retained_ram_plus")
+    effect = _divided(total.get("changed"), overlap.unique)
     return agent_record(
         overlap,
         places,
@@ -114,7 +115,8 @@ def agent_figures(
         effective_rank=_divided(rank, weight),
         whole_rescale=_divided(energy - shared, plain),
         realised_rescale=_divided(total.get("step"), plain),
-        rescale_effect=_divided(total.get("changed"), overlap.unique),
+        # The count is rounded, and the other a first-order estimate.
+        rescale_effect=None if effect is None else min(1.0, max(0.0, effect)),
     )
 
 
@@ -137,20 +139,6 @@ def pair_figures(names: Sequence[str], total: Totals, version: int) -> Iterator[
                 if directions is None
                 else _divided(directions.cosine[a, b], directions.both[a, b]),
             )
-
-
-def threshold_figures(overlap: AgentOverlap, rescale: Setting) -> ThresholdAgent:
-    """An agent at one ε, with the λ that holds there."""
-    return ThresholdAgent(
-        model=overlap.model,
-        active=overlap.active,
-        shared=overlap.shared,
-        unique=overlap.unique,
-        density=overlap.density,
-        unique_share=_divided(overlap.unique, overlap.active),
-        overlap_unique_ratio=overlap.finite_ratio,
-        rescale=rescale,
-    )
 
 
 def _divided(value: float | None, by: float) -> float | None:

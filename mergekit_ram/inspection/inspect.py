@@ -36,11 +36,11 @@ from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.plan.layouts import layouts_of_model
-from mergekit_ram.record.build import base_names, setting, settings_record, versions
+from mergekit_ram.record.build import setting
+from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.findings import findings_of, noted
-from mergekit_ram.record.merge import MergeRecorder
-from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting, read_record
-from mergekit_ram.record.source import is_record
+from mergekit_ram.record.merge import MergeRecorder, base_names, settings_record, versions
+from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Setting
 
 LOG = logging.getLogger("mergekit_ram")
 

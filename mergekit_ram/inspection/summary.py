@@ -13,7 +13,6 @@ from mergekit_ram.inspection.figures import (
     agent_figures,
     pair_figures,
     rescaled_anew,
-    threshold_figures,
 )
 from mergekit_ram.inspection.intervals import with_change_intervals, with_intervals
 from mergekit_ram.inspection.sampling import GROUPS, Sample
@@ -21,8 +20,8 @@ from mergekit_ram.inspection.strata import Array, Spread, Stratum, Totals
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.loads import PlannedLoads
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.record.build import factors, layer_records, tensor_records
-from mergekit_ram.record.layers import Place
+from mergekit_ram.record.build import Place, counted_fields, layer_records
+from mergekit_ram.record.merge import factors, tensor_records
 from mergekit_ram.record.schema import (
     AgentRecord,
     LayerRecord,
@@ -147,7 +146,9 @@ class Summary:
             for place, name in enumerate(self._names):
                 overlap = self._total.overlap(name, place, version, 1 + number)
                 # As in the agents' own records, where λ may be given by hand or by tensor.
-                records.append(threshold_figures(overlap, factors(overlap, self._places[name])))
+                rescale = factors(overlap, self._places[name])
+                counted = counted_fields(ThresholdAgent, overlap)
+                records.append(ThresholdAgent(model=name, rescale=rescale, **counted))
         return records
 
     @functools.cached_property

@@ -28,7 +28,7 @@ from mergekit_ram.merges.groups import Tokenizers, load_group, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.plan.writing import writing_to
-from mergekit_ram.record.build import versions
+from mergekit_ram.record.merge import versions
 from mergekit_ram.tensors import count_group
 from mergekit_ram.units import orphans, shard
 from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder

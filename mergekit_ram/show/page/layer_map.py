@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mergekit_ram.record.layers import Place
+from mergekit_ram.record.build import Place
 from mergekit_ram.record.schema import OverlapRecord
 
 ORDER = (
