@@ -189,10 +189,10 @@ def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
     """The registry's refusal of a method that does not exist, with the nearest that does."""
     if _failure is not None or len(asked) != 1 or not isinstance(asked[0], str):
         return error
-    from mergekit_ram.plan import misspelt
+    from mergekit_ram.plan import recipe
 
     methods = sys.modules[REGISTRY_MODULE].registered_methods()
-    return misspelt.unknown_method(asked[0], [method.spec.name for method in methods])
+    return recipe.unknown_method(asked[0], [method.spec.name for method in methods])
 
 
 def _is_ours(name: object) -> bool:
@@ -264,10 +264,10 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         from mergekit.merge_methods import get
 
         from mergekit_ram.merges import boundary
-        from mergekit_ram.plan import misplaced
+        from mergekit_ram.plan import recipe
     with boundary.working("the merge"):
         if source:
-            misplaced.warn_about_places(source, get(method).spec)
+            recipe.warn_about_places(source, get(method).spec)
         return wrapped(*args, **kwargs)
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from mergekit.config import MergeConfiguration
     from mergekit.options import MergeOptions
 
-    from mergekit_ram.merges.ledger import Ledger
     from mergekit_ram.merges.loads import PlannedOutput
+    from mergekit_ram.record.counter import OverlapCounter
     from mergekit_ram.record.merge import MergeRecorder
 
 PLANNER_MODULE = "mergekit.plan"
@@ -48,7 +48,7 @@ class _Plan:
     """What the writing of a plan's merges needs to know."""
 
     method: str
-    ledger: Ledger
+    ledger: OverlapCounter
     output: PlannedOutput
 
     def recorder(self) -> MergeRecorder:
@@ -120,21 +120,21 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     if not isinstance(getattr(planner, "_method", None), RamMerge):
         return wrapped(*args, **kwargs)
     from mergekit_ram.merges import boundary
-    from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
+    from mergekit_ram.plan import checks, head, layouts, models, recipe, tasks, warnings
 
-    ownership.say_whose_method(planner._method.spec.name)
+    warnings.say_whose_method(planner._method.spec.name)
     out_config = planner.out_model_config
     prepared = models.ready(planner.config, planner.options, planner.arch_info, out_config)
     planner.arch_info = prepared.architecture
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
-    misspelt.warn_about_parameters(planner.config, planner._method.spec)
+    recipe.warn_about_parameters(planner.config, planner._method.spec)
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
     output = checks.check_plan(merges, prepared, out_config)
-    idle.warn_about_idle_merges(merges)
+    warnings.warn_about_idle_merges(merges)
     has_sides = isinstance(planner._method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
@@ -146,7 +146,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)
+    _plans[planner] = _Plan(planner._method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
@@ -262,21 +262,21 @@ def _patch_raw_planner() -> None:
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
-    from mergekit_ram.plan import checks, folder, idle, lock, ownership, tasks, writing
+    from mergekit_ram.plan import checks, folder, lock, tasks, warnings, writing
 
     saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
     if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
     merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
-    ownership.say_whose_method(merges[0].method_name)
+    warnings.say_whose_method(merges[0].method_name)
     output = checks.check_raw_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))
     held = lock.lock_folder(out_path)
-    idle.warn_about_idle_merges(merges)
+    warnings.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(merges, output.loads)
-    recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
+    recorder = _Plan(merges[0].method_name, planned.counter, output).recorder()
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})

@@ -13,8 +13,7 @@ from pydantic import BaseModel
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError
 from mergekit_ram.methods import RamPlusMerge
-from mergekit_ram.plan.misplaced import warn_about_places
-from mergekit_ram.plan.recipe import read_recipe
+from mergekit_ram.plan.recipe import read_recipe, warn_about_places
 
 OWN_METHODS = METHOD_NAMES | {"ramplus_tl"}
 """Methods whose parameters mean what ours of the same name mean."""
@@ -28,10 +27,10 @@ def read_config(path: str | Path) -> MergeConfiguration:
     Raises:
         InputError: the file cannot be read as one.
     """
-    recipe = read_recipe(path, WAY_OUT)
+    recipe = read_recipe(path, MergeConfiguration, WAY_OUT)
     method = recipe.config.merge_method
     if method in METHOD_NAMES:
-        warn_about_places(recipe.text, get(method).spec)
+        warn_about_places(recipe.data, get(method).spec)
     return recipe.config
 
 

@@ -11,8 +11,8 @@ from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import as_ram_plus
-from mergekit_ram.plan import idle
-from mergekit_ram.plan.misspelt import warn_about_parameters
+from mergekit_ram.plan.recipe import warn_about_parameters
+from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.record.merge import MergeRecorder
 
 
@@ -40,5 +40,5 @@ def plan_as_ram_plus(config: MergeConfiguration, options: MergeOptions) -> Merge
         reason = " ".join(str(error).split())
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
     # What ram_plus would leave undone, another method may do.
-    with hushed(lambda record: record.module != idle.__name__.rpartition(".")[2]):
+    with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
         return host.plan_weights(inspected, options)

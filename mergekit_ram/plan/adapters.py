@@ -21,8 +21,8 @@ from mergekit_ram.errors import InputError
 from mergekit_ram.merges.boundary import reading
 from mergekit_ram.merges.checkpoints import ADAPTER_CONFIG, open_checkpoint
 from mergekit_ram.merges.notes import some
-from mergekit_ram.plan.misplaced import check_dtype
 from mergekit_ram.plan.origin import Origin, is_local, is_same, origin_of, read_origin, write_origin
+from mergekit_ram.plan.recipe import check_dtype
 
 LOG = logging.getLogger("mergekit_ram")
 

@@ -22,7 +22,7 @@ from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.checkpoints import Checkpoint
 from mergekit_ram.merges.naming import NamedLoader, Naming
 from mergekit_ram.merges.notes import Note, tell
-from mergekit_ram.plan import head, matching, misplaced, ranges, references
+from mergekit_ram.plan import head, matching, ranges, recipe, references
 from mergekit_ram.plan.architecture import check_slices, vocabulary_key
 from mergekit_ram.plan.choice import ARCHITECTURE_REMEDY, Plan, choose
 from mergekit_ram.plan.opening import open_all
@@ -172,7 +172,7 @@ def find_architecture(
     Raises:
         InputError: the models' files are broken, or do not fit together; an unknown dtype.
     """
-    misplaced.check_dtypes(config)
+    recipe.check_dtypes(config)
     given = {**dict(zip(("config", "options"), args, strict=False)), **kwargs}
     options = given.get("options") or MergeOptions()
     return prepare(config, options, lambda: find(*args, **kwargs)).architecture

@@ -17,8 +17,8 @@ from mergekit_ram.merges.groups import lacking_base
 from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import Load, PlannedLoads, PlannedOutput, TensorSize, loads_below
 from mergekit_ram.plan.choice import ARCHITECTURE_REMEDY
-from mergekit_ram.plan.rounding import Rounding
 from mergekit_ram.plan.uses import Uses
+from mergekit_ram.plan.warnings import Rounding
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 
 TOKENIZER_REMEDY = (
@@ -45,7 +45,7 @@ def check_merges(merges: Sequence[ExecuteMergeMethodTask]) -> Checked:
         _check_presence(merge, loads, present)
         _check_dtypes(merge, present)
         _check_shapes(merge, present)
-        rounding.look(_base(merge), loads, present)
+        rounding.add(_base(merge), loads, present)
         rows = _rows(merge, present) or rows
         if present:
             header = present.get(_base(merge), next(iter(present.values())))

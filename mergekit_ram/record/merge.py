@@ -14,13 +14,13 @@ from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.merges.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.merges.ledger import Ledger, described
 from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
 from mergekit_ram.merges.notes import Note
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting
 from mergekit_ram.record.contents import InputFiles, model_records, written_files
+from mergekit_ram.record.counter import OverlapCounter, agent_line
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import (
     RECORD_NAME,
@@ -62,7 +62,7 @@ class MergeRecorder:
     """
 
     method: str
-    ledger: Ledger
+    ledger: OverlapCounter
     dtypes: tuple[str, ...]
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
@@ -71,7 +71,7 @@ class MergeRecorder:
     notes: tuple[Note, ...] = ()
 
     @classmethod
-    def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
+    def of(cls, method: str, ledger: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
         """Look at the models' files now, since they may be gone when the merge is done.
 
         Raises:
@@ -136,7 +136,7 @@ def log_merge(record: OverlapRecord) -> None:
         names = labels([agent.model for agent in record.agents])
         for name, agent in zip(names, record.agents, strict=True):
             factors = agent.rescale if isinstance(agent.rescale, tuple) else (agent.rescale,)
-            DONE.info("%s", described(name, agent, factors if agent.weight != 0 else ()))
+            DONE.info("%s", agent_line(name, agent, factors if agent.weight != 0 else ()))
     for finding in record.findings:
         if finding.code not in WARNED_OF:
             DONE.info("finding: %s", finding.text)

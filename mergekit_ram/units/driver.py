@@ -194,8 +194,8 @@ class Driver:
         """Complete the counts that the shards need."""
         if plan.counting is None:
             return
-        if plan.counting.known is not None:
-            plan.ledger.complete(plan.counting.known.tensors)
+        if plan.ledger.recorded is not None:
+            plan.ledger.complete(plan.ledger.recorded.statistics.tensors)
             return
         counted = self._counted(plan, plan.counts)
         if counted is None:

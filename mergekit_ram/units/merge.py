@@ -78,7 +78,7 @@ def read_merge(config_file: Path, out_path: Path, options: MergeOptions) -> Requ
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    recipe = read_recipe(config_file)
+    recipe = read_recipe(config_file, MergeConfiguration)
     method = recipe.config.merge_method
     if method not in METHOD_NAMES:
         raise InputError(

@@ -16,10 +16,10 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 from pydantic import BaseModel
 
-from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import TensorSize
 from mergekit_ram.plan.tasks import CountOverlaps, RamMergeTask
 from mergekit_ram.plan.writing import FinalizeMergedModel
+from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 
 COUNTING_UNITS = 64
@@ -57,7 +57,7 @@ class PlannedUnits:
     units: tuple[Unit, ...]
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> OverlapCounter:
         return self.recorder.ledger
 
     @property
@@ -90,7 +90,7 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
     sizes = recorder.sizes
     counting = _counting_task(saves.values())
-    is_unknown = counting is not None and counting.known is None
+    is_unknown = counting is not None and recorder.ledger.recorded is None
     groups = _counting_groups(recorder.ledger.merges, sizes) if is_unknown else []
     pieces: list[tuple[Kind, tuple[str, ...]]] = [("count", group) for group in groups]
     pieces += [("shard", shard) for shard in _shards(saves, sizes, shard_size)]

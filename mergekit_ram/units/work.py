@@ -24,12 +24,11 @@ from mergekit.options import MergeOptions
 from mergekit_ram import handover
 from mergekit_ram.errors import InputError
 from mergekit_ram.hush import hushed
-from mergekit_ram.merges.groups import Tokenizers, load_group, run_loading
+from mergekit_ram.merges.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.tasks import RamMergeTask
+from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.record.merge import versions
-from mergekit_ram.tensors import count_group
 from mergekit_ram.units import orphans, shard
 from mergekit_ram.units.manifest import Manifest, Receipt, WorkFolder
 from mergekit_ram.units.numbering import PlannedUnits, Unit, cut
@@ -109,11 +108,7 @@ class Bench:
         merges = {merge.output_weight.name: merge for merge in self.plan.ledger.merges}
         found: list[tuple[str, TensorOverlap | None]] = []
         for name in unit.tensors:
-            loaded = load_group(merges[name], self.tokenizers, self.device)
-            counts = None
-            if loaded is not None:
-                counts = count_group(loaded.group, loaded.settings, dtype=loaded.dtype)
-            found.append((name, counts))
+            found.append((name, count_merge(merges[name], self.tokenizers, self.device)))
         return tuple(found)
 
     def _write(self, unit: Unit, started: float) -> Callable[[], Receipt]:
@@ -150,16 +145,19 @@ class Bench:
         assert isinstance(merge, RamMergeTask)
         at_hand = run_loading(merge.gather_tensors, self.tokenizers)
         moved = {m: t if t is None else t.to(self.device) for m, t in at_hand.items()}
-        merged = merge.counted_by(counts).execute(moved, statistics=self._statistics(merge))
+        merged = merge.counted_by(counts.add).execute(moved, statistics=self._statistics(merge))
         save.execute(writer=cast(TensorWriter, tensors), tensor=merged)
 
     def _statistics(self, merge: RamMergeTask) -> OverlapStatistics | None:
         if merge.statistics is None:
             return None
         if self.statistics is None:
-            known = merge.statistics.known
-            text = "" if known else self.work.statistics.read_text(encoding="utf-8")
-            self.statistics = known or OverlapStatistics.model_validate_json(text)
+            recorded = self.plan.ledger.recorded
+            if recorded is not None:
+                self.statistics = recorded.statistics
+            else:
+                text = self.work.statistics.read_text(encoding="utf-8")
+                self.statistics = OverlapStatistics.model_validate_json(text)
         return self.statistics
 
 
