@@ -78,7 +78,9 @@ def statistics(sketches: tuple[Sketch, ...], thinned: float = 1.0) -> OverlapSta
                         model=sketch.model,
                         overlap_degree=tuple(
                             # Later tensors have changed a little more.
-                            round(numel * sketch.density * thinned * p / 100 * (1 + n / 40))
+                            round(
+                                numel * min(1.0, sketch.density * thinned * (1 + n / 40)) * p / 100
+                            )
                             for p in sketch.degree
                         ),
                     )

@@ -171,7 +171,7 @@ def test_a_record_from_elsewhere_is_shown_again_as_tables_and_as_a_page(trio: Tr
     ("text", "message"),
     [
         ("{", "cannot be read as a record of overlaps"),
-        ("[]", "is no record of overlaps"),
+        ("[]", "it is no JSON object"),
         ('{"schema_version": 99}', "is no record of schema version 3"),
     ],
 )
