@@ -34,7 +34,7 @@ ARCHITECTURE_FUNCTION = "get_architecture_info"
 RUN_FUNCTION = "run_merge"
 
 PLANNER_MODULES = ("mergekit.plan", "mergekit.scripts.merge_raw_pytorch")
-MERGING_MODULES = ("plan.preflight", "plan.tasks", "plan.writing", "record.merge", "show.card")
+MERGING_MODULES = ("plan.inventory", "plan.tasks", "plan.writing", "record.merge", "show.card")
 """Of ours, what a planned merge needs: a mergekit that it does not fit is refused beforehand."""
 
 LOG = logging.getLogger("mergekit_ram")
@@ -274,14 +274,14 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
 def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     config = kwargs.get("config", args[0] if args else None)
     if not _is_ours(getattr(config, "merge_method", None)):
-        if "mergekit_ram.plan.models" in sys.modules:
-            sys.modules["mergekit_ram.plan.models"].forget_loaders()
+        if "mergekit_ram.models.prepare" in sys.modules:
+            sys.modules["mergekit_ram.models.prepare"].forget_loaders()
         return wrapped(*args, **kwargs)
     from mergekit_ram.compatibility import understood
 
     with understood():
-        from mergekit_ram.plan import models
-    return models.find_architecture(wrapped, config, *args, **kwargs)
+        from mergekit_ram import host
+    return host.find_architecture(*args, **kwargs)
 
 
 def _wrap_command(module: ModuleType) -> None:

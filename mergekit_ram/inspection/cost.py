@@ -11,15 +11,15 @@ from mergekit_ram.directions import default_layout
 from mergekit_ram.kernels.directions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.plan.layouts import Layouts
-from mergekit_ram.plan.uses import Uses
+from mergekit_ram.models.transformers_layout import Sides
+from mergekit_ram.plan.inventory import Inventory
 
 LITTLE = 1e12
 """Operations that two cores do in about five seconds, for models of some 100M parameters."""
 
 
 def operations(
-    merges: Sequence[ExecuteMergeMethodTask], loads: PlannedLoads, layouts: Layouts
+    merges: Sequence[ExecuteMergeMethodTask], loads: PlannedLoads, layouts: Sides
 ) -> float:
     """Operations of a merge by ``ram_directions``.
 
@@ -28,10 +28,10 @@ def operations(
         loads: what they read.
         layouts: where the matrices are.
     """
-    uses, total = Uses(), 0.0
+    inventory, total = Inventory(), 0.0
     for merge in merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        headers = (uses.header(load, merge) for load in loads.get(name, ()))
+        headers = (inventory.header(load, name) for load in loads.get(name, ()))
         header = next((found for found in headers if found is not None), None)
         if header is None or count < 2:
             continue

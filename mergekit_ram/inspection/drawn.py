@@ -18,7 +18,7 @@ from mergekit_ram.inspection.sampling import Drawn
 from mergekit_ram.kernels import direction_sums
 from mergekit_ram.kernels.direction_sums import DirectionSums
 from mergekit_ram.kernels.recipe import Recipe
-from mergekit_ram.plan.layouts import Layouts
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.tensors import agents_at_work, base_of, check_values, named_errors, recipe_of
 
 
@@ -27,7 +27,7 @@ class Directions:
     """How ``ram_directions`` would merge a model."""
 
     ridge: float
-    layouts: Layouts
+    layouts: Sides
 
 
 @dataclass(frozen=True)

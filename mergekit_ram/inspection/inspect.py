@@ -35,7 +35,7 @@ from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.kernels.merge_directions import RIDGE
 from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.notes import Note, tell
-from mergekit_ram.plan.layouts import layouts_of_model
+from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.build import setting
 from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.findings import findings_of, noted
@@ -181,7 +181,7 @@ def _directions(
     merges = plan.ledger.merges
     ridge = ridges.most_common(1)[0][0] if ridges else RIDGE
     base = next((merge.base_model for merge in merges if merge.base_model), None)
-    found = Directions(ridge, layouts_of_model(base))
+    found = Directions(ridge, sides_of_model(base))
     if wanted or ridges:
         return found
     needed = operations(merges, plan.loads, found.layouts)

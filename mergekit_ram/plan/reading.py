@@ -13,7 +13,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 
 from mergekit_ram.merges import boundary
-from mergekit_ram.merges.headers import read_shard
+from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.plan.recipe import (
     check_dtypes,
     read_recipe,

@@ -33,10 +33,9 @@ from mergekit_ram.merges.groups import (
     tensor_group,
 )
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.merges.shards import load_by_index
 from mergekit_ram.methods import needs_counting, with_rescale
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
 from mergekit_ram.record.counter import OverlapCounter
@@ -190,7 +189,7 @@ def plan_merges(
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
-    layouts: Layouts | None = None,
+    layouts: Sides | None = None,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
@@ -206,7 +205,6 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
-    load_by_index(loads)
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
     recorded = reuse.recorded_counts(once, loads) if needs_pass else None

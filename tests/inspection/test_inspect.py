@@ -101,9 +101,7 @@ def test_results_without_a_place_are_refused_before_anything_is_read(
         assert result.exit_code == 1
         assert result.output.startswith(f"Error: {missing} cannot be written")
     monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    for name in [name for name in sys.modules if name.startswith("mergekit_ram.show.page.figures")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
     result = run_inspect(trio.config("ram"), tmp_path, "--html", str(tmp_path / "page.html"))
     assert result.exit_code == 1
     assert "pip install 'mergekit-ram[html]'" in result.output

@@ -16,7 +16,7 @@ from mergekit_ram.inspection.cost import operations
 from mergekit_ram.inspection.inspect import inspect
 from mergekit_ram.inspection.rehearsal import plan_as_ram_plus
 from mergekit_ram.kernels.directions import Dual, Primal, fewest_operations
-from mergekit_ram.plan.layouts import layouts_of_model
+from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.schema import OverlapRecord
 
 
@@ -127,7 +127,7 @@ def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypa
 def test_what_they_cost_is_known_from_shapes(trio: Trio):
     config = MergeConfiguration.model_validate(trio.config("ram_plus"))
     plan = plan_as_ram_plus(config, MergeOptions(quiet=True))
-    found = operations(plan.ledger.merges, plan.loads, layouts_of_model(None))
+    found = operations(plan.ledger.merges, plan.loads, sides_of_model(None))
     matrices = [tensor.shape for tensor in trio.base.values() if tensor.ndim == 2]
     assert found == pytest.approx(sum(fewest_operations(3, *shape) for shape in matrices))
     assert all(
@@ -137,7 +137,7 @@ def test_what_they_cost_is_known_from_shapes(trio: Trio):
 
 
 def test_the_page_draws_them(trio: Trio):
-    from mergekit_ram.show.page.figures import sections
+    from mergekit_ram.show.panels import panels
 
-    (section,) = (s for s in sections(inspected(trio)) if s.title == "Where two agents meet")
-    assert [panel.name for panel in section.panels] == ["pairs", "directions"]
+    section = panels(inspected(trio))["Where two agents meet"]
+    assert [panel.name for panel in section] == ["pairs", "directions"]
