@@ -26,7 +26,7 @@ SLACK = 1e-4
 Share = Annotated[float, Field(ge=-SLACK, le=1 + SLACK)]
 Cosine = Annotated[float, Field(ge=-1 - SLACK, le=1 + SLACK)]
 Interval = tuple[float, float]
-Intervals = dict[str, Interval]
+Intervals = dict[str, Interval | None]
 Setting = float | Annotated[Items[float], Field(min_length=1)]
 """A number that holds for all tensors, or the different ones in ascending order."""
 
