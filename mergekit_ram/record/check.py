@@ -153,15 +153,17 @@ def _impossible(tensor: TensorRecord) -> Iterator[str]:
             )
         if agent.weight == 0 and agent.active:
             yield f"weight of {agent.model} is 0, and {agent.active} parameters are active"
+    changed = 0
     for others, counts in enumerate(zip(*(a.overlap_degree for a in agents), strict=True)):
         parameters, rest = divmod(sum(counts), others + 1)
+        changed += parameters
         if rest or max(counts) > parameters:
             yield (
                 f"overlap_degree.{others} of its agents is {', '.join(map(str, counts))}, but "
                 f"{others + 1} agents count each of these parameters"
             )
-    if tensor.changed > tensor.numel:
-        yield f"{tensor.changed} parameters of {tensor.numel} are changed"
+    if changed > tensor.numel:
+        yield f"{changed} parameters of {tensor.numel} are changed"
 
 
 def _rebuilt(record: OverlapRecord) -> OverlapRecord:

@@ -61,8 +61,7 @@ class TensorRecord(TensorOverlap, frozen=True, allow_inf_nan=False):
     @property
     def change(self) -> float:
         """Share of its parameters that some agent changed."""
-        # Estimated counts are rounded one by one.
-        return min(1.0, self.changed / self.numel) if self.numel else 0.0
+        return self.changed / self.numel if self.numel else 0.0
 
 
 class Settings(Frozen):
