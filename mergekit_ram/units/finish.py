@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import MARKS, remove_earlier_model
+from mergekit_ram.plan.folder import MARKS, remove_earlier_model
 from mergekit_ram.record.check import read_record
 from mergekit_ram.record.contents import written_files
 from mergekit_ram.record.merge import settings_record
