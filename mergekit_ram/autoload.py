@@ -263,9 +263,9 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     with understood():
         from mergekit.merge_methods import get
 
-        from mergekit_ram.merges import boundary
+        from mergekit_ram.errors import working
         from mergekit_ram.plan import recipe
-    with boundary.working("the merge"):
+    with working("the merge"):
         if source:
             recipe.warn_about_places(source, get(method).spec)
         return wrapped(*args, **kwargs)

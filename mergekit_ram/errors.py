@@ -6,9 +6,15 @@ no traceback, and a ``ValueError`` or ``RuntimeError`` for programs that catch t
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from mergekit_ram.visible import visible
+
+LOG = logging.getLogger("mergekit_ram")
 
 
 class RamError(click.ClickException):
@@ -64,3 +70,52 @@ def one_line(error: BaseException) -> str:
     if not text or isinstance(error, LookupError | TypeError | AttributeError):
         return f"{type(error).__name__} {text}".rstrip()
     return text
+
+
+@contextmanager
+def reading(model: object, what: str, remedy: str) -> Iterator[None]:
+    """Raise InputError for any failure to read a part of a model.
+
+    Args:
+        model: as the configuration names it.
+        what: the part that is read, with its file or folder.
+        remedy: a sentence on what to do.
+
+    Raises:
+        InputError: in place of every exception that is none of ours; its traceback is logged.
+    """
+    try:
+        yield
+    except RamError:
+        raise
+    except Exception as error:  # readers of files fail in many ways
+        LOG.info("model %s: reading %s failed", model, what, exc_info=True)
+        raise InputError(
+            f"model {model}: {what} cannot be read: {_sentence(error)} {remedy}"
+        ) from error
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Raise InputError for any failure of a step of a merge.
+
+    Args:
+        what: the step.
+
+    Raises:
+        InputError: in place of every exception that is none of ours; its traceback is logged.
+    """
+    try:
+        yield
+    except RamError:
+        raise
+    except Exception as error:  # the last place where it can be said in one line
+        LOG.info("%s failed", what, exc_info=True)
+        raise InputError(
+            f"{what} failed: {type(error).__name__}: {_sentence(error)} The option -v shows where."
+        ) from error
+
+
+def _sentence(error: Exception) -> str:
+    reason = one_line(error)
+    return reason if reason.endswith((".", "!", "?")) else reason + "."

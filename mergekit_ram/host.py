@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from mergekit_ram import handover
 from mergekit_ram.compatibility import check, check_task_fields, check_version, mismatch
 from mergekit_ram.directions import RamDirectionsMerge
+from mergekit_ram.errors import working
 from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.patches import PATCHING, put, undo, wrap
 
@@ -120,7 +121,6 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     """
     if not isinstance(getattr(planner, "_method", None), RamMerge):
         return wrapped(*args, **kwargs)
-    from mergekit_ram.merges import boundary
     from mergekit_ram.models.prepare import is_tied, prepared_models
     from mergekit_ram.plan import inventory, recipe, tasks, warnings
 
@@ -129,7 +129,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     prepared = prepared_models(planner.config, planner.options)
     prepared.fit(out_config)
     planner.arch_info = prepared.architecture
-    with boundary.working("planning the merge"):
+    with working("planning the merge"):
         wrapped(*args, **kwargs)
     recipe.warn_about_parameters(planner.config, planner._method.spec)
     merges = [

@@ -22,7 +22,7 @@ from mergekit.options import MergeOptions
 from mergekit_ram import host
 from mergekit_ram.autoload import install
 from mergekit_ram.directions import RamDirectionsMerge
-from mergekit_ram.errors import HostError, InputError, ParameterError
+from mergekit_ram.errors import HostError, InputError, ParameterError, working
 from mergekit_ram.hush import hushed
 from mergekit_ram.inspection.configuration import read_config
 from mergekit_ram.inspection.cost import LITTLE, operations
@@ -33,7 +33,6 @@ from mergekit_ram.inspection.strata import Stratum
 from mergekit_ram.inspection.summary import Summary
 from mergekit_ram.inspection.walk import Walk
 from mergekit_ram.kernels.merge_directions import RIDGE
-from mergekit_ram.merges.boundary import working
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.build import base_names, setting, settings_record, versions

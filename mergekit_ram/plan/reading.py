@@ -12,7 +12,7 @@ from typing import Any
 from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 
-from mergekit_ram.merges import boundary
+from mergekit_ram.errors import working
 from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.plan.recipe import (
     check_dtypes,
@@ -54,5 +54,5 @@ def run_raw(command: Callable[[], Any], path: Path) -> Any:
     for weights in filter(None, dict.fromkeys(paths)):
         is_safetensors = weights.lower().endswith(SAFETENSORS)
         read_shard(Path(weights), is_safetensors, weights)
-    with boundary.working("the merge"):
+    with working("the merge"):
         return command()
