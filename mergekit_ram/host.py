@@ -291,7 +291,7 @@ def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs:
         return wrapped(*args, **kwargs)
     merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
     warnings.say_whose_method(merges[0].method_name)
-    output = inventory.check_raw_plan(merges)
+    output = inventory.check_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))
