@@ -1,5 +1,5 @@
 "use strict";
-// Draws each plot from the JSON beside it, in the colours of the surroundings.
+// Draws each plot from the JSON beside it, in the ink of the surroundings.
 (() => {
   const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false };
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -13,32 +13,45 @@
   const colour = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+  // What all plots have in common.
   function template() {
+    const ink = { color: colour("--ink") };
+    const line = colour("--line");
     const axis = {
-      gridcolor: colour("--line"),
-      linecolor: colour("--line"),
-      zerolinecolor: colour("--line"),
-      tickcolor: colour("--line"),
+      automargin: true,
+      gridcolor: line,
+      linecolor: line,
+      zerolinecolor: line,
+      tickcolor: line,
     };
     const layout = {
-      font: { color: colour("--ink"), family: "system-ui, sans-serif", size: 12 },
+      font: { ...ink, family: "system-ui, sans-serif", size: 12 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      hoverlabel: { bgcolor: colour("--paper"), font: { color: colour("--ink") } },
+      hoverlabel: { align: "left", bgcolor: colour("--paper"), font: ink },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
+      margin: { l: 10, r: 16, t: 16, b: 10 },
+      uniformtext: { minsize: 9, mode: "hide" },
+      // A finger that drags means to scroll the page.
+      dragmode: false,
       xaxis: axis,
       yaxis: axis,
     };
-    return { layout };
-  }
-
-  // Figures are described in the colours of the day; each has one of the night.
-  const nights = JSON.parse(document.getElementById("nights").textContent);
-  function coloured(value) {
-    if (Array.isArray(value)) return value.map(coloured);
-    if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, coloured(part)]));
-    }
-    return (dark.matches && nights[value]) || value;
+    const data = {
+      bar: [
+        {
+          cliponaxis: false,
+          hoverinfo: "text",
+          insidetextanchor: "middle",
+          insidetextfont: ink,
+          marker: { pattern: { fillmode: "overlay", fgopacity: 0.5, solidity: 0.12 } },
+          textangle: 0,
+        },
+      ],
+      heatmap: [{ hoverongaps: false, textfont: { ...ink, size: 11 } }],
+      scatter: [{ hovertemplate: "%{fullData.name}: %{y:.4~g} at %{x:.4~g}<extra></extra>" }],
+    };
+    return { data, layout };
   }
 
   // The traces of a figure with choices are ordered by the first choice, then by the second.
@@ -55,8 +68,8 @@
   function draw(figure) {
     const { plot, selects, description } = figure;
     if (selects.length) choose(figure);
-    const { data, layout } = coloured(description);
-    return Plotly.react(plot, data, { ...layout, template: template() }, CONFIG);
+    const layout = { ...description.layout, template: template() };
+    return Plotly.react(plot, [...description.data], layout, CONFIG);
   }
 
   for (const figure of figures) {
