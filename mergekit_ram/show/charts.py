@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from mergekit_ram.record.schema import Interval, OverlapRecord
-from mergekit_ram.show.columns import Column
+from mergekit_ram.record.schema import OverlapRecord
+from mergekit_ram.show.columns import Bounds, Column
 from mergekit_ram.show.tables import agent_names
 
 Plot = dict[str, Any]
@@ -98,7 +98,7 @@ class Curve:
     agent: Style
     x: Sequence[float]
     y: Sequence[float | None]
-    intervals: Sequence[Interval | None] = ()
+    intervals: Sequence[Bounds] = ()
     mode: str = "lines+markers"
     size: int = 8
 
@@ -299,13 +299,11 @@ def plot(traces: Sequence[Plot], height: int, **layout: Any) -> Plot:
     return {"data": traces, "layout": {"height": height, **layout}}
 
 
-def _error_bars(
-    values: Sequence[float | None], intervals: Sequence[Interval | None]
-) -> Plot | None:
+def _error_bars(values: Sequence[float | None], intervals: Sequence[Bounds]) -> Plot | None:
     """Bars over the intervals; null where no value has a finite one."""
     ends = [
         (interval[1] - value, value - interval[0])
-        if value is not None and interval is not None and all(map(math.isfinite, interval))
+        if value is not None and interval and all(map(math.isfinite, interval))
         else (0.0, 0.0)
         for value, interval in zip_longest(values, intervals)
     ]
