@@ -18,7 +18,7 @@ import torch
 from mergekit.merge_methods.base import TensorGroup
 
 from mergekit_ram.errors import ParameterError
-from mergekit_ram.kernels.threads import one_thread
+from mergekit_ram.kernels.blocks import one_thread
 from mergekit_ram.merges.groups import map_tensors
 
 GROUPS = 10
