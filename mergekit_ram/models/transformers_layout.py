@@ -22,7 +22,7 @@ from transformers.initialization import no_init_weights
 
 from mergekit_ram.directions import NO_MATRICES
 from mergekit_ram.errors import one_line
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.matrices import Layout
 
 LOG = logging.getLogger("mergekit_ram")
 
