@@ -51,7 +51,7 @@ FRAME_HEIGHT = 110
 # On a narrow screen each entry of a legend has a row.
 LEGEND_ROW_HEIGHT = 20
 # By how much a curve is wider than one that lies upon it.
-WIDER = 3
+WIDER = 2
 
 # How far an axis reaches, as a factor: beyond the longest bar, whose number stands beside it,
 # beyond a line, and beyond the whole, so that a point there is not cut.
