@@ -14,7 +14,7 @@ from mergekit_ram.names import cut
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show.columns import Column, count, spanned
 from mergekit_ram.show.tables import Table, agent_names, tables
-from mergekit_ram.visible import in_markdown, visible
+from mergekit_ram.text import in_markdown, visible
 
 NARROWEST = 80
 """Columns of a window that is not known, or narrower."""
