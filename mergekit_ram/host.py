@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from mergekit.config import MergeConfiguration
 from mergekit.graph import Task
-from mergekit.io.tasks import LoaderCache, SaveTensor
+from mergekit.io.tasks import FinalizeModel, LoaderCache, SaveTensor
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
@@ -32,7 +32,7 @@ from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
-from mergekit_ram.plan import folder, inventory, lock, recipe, tasks, warnings, writing
+from mergekit_ram.plan import base_files, folder, inventory, recipe, tasks, warnings, writing
 from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.show.card import whole_card
@@ -135,12 +135,13 @@ _PATCHES = {
 
 
 @contextmanager
-def _merging() -> Iterator[None]:
+def _merging() -> Iterator[_Session]:
     """Hold what belongs to one merge until it ends, and raise its failures as one line."""
     with ExitStack() as held, working("the merge"):
-        token = _session.set(_Session(held))
+        session = _Session(held)
+        token = _session.set(session)
         try:
-            yield
+            yield session
         finally:
             _session.reset(token)
 
@@ -157,11 +158,14 @@ def run_merge(
     Raises:
         RamError: the merge is refused or fails.
     """
-    with _merging():
+    with _merging() as session:
         if config_source:
             # mergekit's own object does not have the keys that it does not know.
             recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
         run(merge_config, out_path, options, config_source)
+        if session.recorder is not None:
+            base = session.recorder.ledger.merges[0].base_model
+            base_files.copy_base_files(base, merge_config, out_path, options)
 
 
 def find_architecture(
@@ -250,15 +254,17 @@ def _plan_to_disk(
     plan = getattr(planner, "mergekit_ram_plan", None)
     if plan is None:
         return planned
-    out_path = args[0] if args else kwargs["out_path"]
     referenced = planner.config.referenced_models()
     inputs = [part.path for model in referenced for part in (model.model, model.lora) if part]
-    guarded = _guard(plan, planned, out_path, inputs)
-    return [task for task in guarded if not isinstance(task, SaveTensor)]
+    return [
+        _guard(plan, task, inputs) if isinstance(task, FinalizeModel) else task
+        for task in planned
+        if not isinstance(task, SaveTensor)
+    ]
 
 
 def _finalize_raw(
-    wrapped: Callable[..., Task[Any]], instance: Any, args: Any, kwargs: Any
+    wrapped: Callable[..., FinalizeModel], instance: Any, args: Any, kwargs: Any
 ) -> Task[Any]:
     """Exchange the merges in the list of save tasks, and empty it: the last task has them all."""
     saves = inventory.listed(kwargs.get("tensor_save_tasks", ()))
@@ -275,29 +281,26 @@ def _finalize_raw(
     saves[:] = [save.model_copy(update={"tensor_task": merge}) for save, merge in pairs]
     last = wrapped(*args, **kwargs)
     inputs = [os.path.dirname(model.model.path) for model in merges[0].model_order]
-    out_path = kwargs["writer_task"].out_path
-    guarded = _guard(_Plan(method, planned.counter, output), [*saves, last], out_path, inputs)
+    guarded = _guard(_Plan(method, planned.counter, output), last, inputs)
     saves.clear()
-    return guarded[-1]
+    return guarded
 
 
-def _guard(
-    plan: _Plan, planned: Sequence[Task[Any]], out_path: str, inputs: Sequence[str]
-) -> list[Task[Any]]:
+def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]:
     """Check and lock the output folder before the long passes, and exchange the writing tasks.
 
     mergekit makes the folder when it writes. Without a session the last task releases it.
     """
-    session, held = _session.get(), None
+    session, out_path = _session.get(), last.writer_task.out_path
+    recorder = MergeRecorder.of(*plan)
+    held = ExitStack() if session is None else session.held
     if not _is_shared.get():
         folder.check_output(out_path, plan.output.size, inputs)
-        held = lock.lock_folder(out_path)
-    recorder = MergeRecorder.of(*plan)
-    if session is not None:
-        session.recorder = recorder
-        if held is not None:
-            session.held.callback(held.release)
-    return writing.guard_writing(planned, recorder, held, writes_all=session is None)
+        held.enter_context(folder.lock_folder(out_path))
+    if session is None:
+        return writing.guard_writing(last, recorder, held.close)
+    session.recorder = recorder
+    return writing.guard_writing(last, recorder)
 
 
 def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs: Any) -> str:

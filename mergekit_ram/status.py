@@ -87,9 +87,9 @@ def _numba(torch: Package) -> str:
     version = _version("numba") or "not installed"
     if torch.problem is not None:
         return version
-    from mergekit_ram.kernels import numba_path
+    from mergekit_ram.kernels import ram
 
-    problem = numba_path.why_not()
+    problem = ram.why_not()
     return f"{version}, compiled loops {'on' if problem is None else f'off: {problem}'}"
 
 

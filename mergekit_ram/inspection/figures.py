@@ -15,7 +15,7 @@ import numpy as np
 
 from mergekit_ram.inspection.sample import GROUPS
 from mergekit_ram.inspection.sums import OF_THREE, Factor, Sums, TensorSums
-from mergekit_ram.kernels.sums import Array
+from mergekit_ram.kernels.energies import Array
 from mergekit_ram.merges.groups import AgentPlaces
 from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.record.build import agent_record, factors, layer_records

@@ -18,7 +18,7 @@ from mergekit_ram.directions import default_layout
 from mergekit_ram.inspection.sample import Rows, Sample
 from mergekit_ram.kernels import direction_sums, energies
 from mergekit_ram.kernels.direction_sums import DirectionSums
-from mergekit_ram.kernels.sums import Array, Observed
+from mergekit_ram.kernels.energies import Array, Observed
 from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.models.transformers_layout import Sides

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from mergekit_ram.kernels.energies import Array
 from mergekit_ram.kernels.merge_directions import Solved, own_precision, solve, updates_of
-from mergekit_ram.kernels.sums import Array
 from mergekit_ram.kernels.updates import Layout
 
 

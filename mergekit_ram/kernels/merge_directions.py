@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mergekit_ram.kernels.chunks import Chunks, KernelOverflowError
+from mergekit_ram.kernels.blocks import Inputs, KernelOverflowError
 from mergekit_ram.kernels.directions import Anchored, Dual, KernelRidgeError, Primal, first_walk
 from mergekit_ram.kernels.updates import Layout, Updates, power_of_two
 
@@ -82,7 +82,7 @@ def merge(
     """
     _check_options(epsilon, ridge)
     weights = [1.0] * len(agents) if weight is None else list(weight)
-    dtype = Chunks((base, *agents), dtype, None).input_dtype
+    dtype = Inputs((base, *agents), dtype).input_dtype
     out = torch.empty(base.shape, dtype=out_dtype or dtype, device=base.device)
     if not base.numel():
         return out
@@ -112,7 +112,7 @@ def updates_of(
     Raises:
         KernelInputError: an input is of another shape or no float.
     """
-    checked = Chunks((base, *agents), dtype, None)
+    checked = Inputs((base, *agents), dtype)
     return [
         Updates(
             own_base,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mergekit_ram.kernels.chunks import KernelInputError, KernelOverflowError, Scratch, check_finite
+from mergekit_ram.kernels.blocks import KernelInputError, KernelOverflowError, check_finite
 
 CPU_BLOCK = 1 << 20
 """Elements of one agent in a block: enough lines for a matrix product to reach its speed."""
@@ -52,6 +52,22 @@ class Layout:
     def holds_matrices(self, tensor: torch.Tensor) -> bool:
         """Whether there is a matrix in a tensor."""
         return self.has_matrices and tensor.ndim > 1
+
+
+class Scratch:
+    """Named tensors, allocated when first asked for; a shorter last block gets new ones."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device):
+        self._dtype = dtype
+        self._device = device
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = self._tensors.get(name)
+        if tensor is None or tensor.shape != shape:
+            tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+            self._tensors[name] = tensor
+        return tensor
 
 
 @dataclass(frozen=True)

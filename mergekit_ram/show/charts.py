@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from mergekit_ram.record.schema import Interval, OverlapRecord
-from mergekit_ram.show.columns import Column
+from mergekit_ram.record.schema import OverlapRecord
+from mergekit_ram.show.columns import Bounds, Column
 from mergekit_ram.show.tables import agent_names
 
 Plot = dict[str, Any]
@@ -88,6 +88,26 @@ class Style:
     pattern: str
 
 
+<<<<<<< HEAD
+=======
+@dataclass(frozen=True)
+class Curve:
+    """Points of one agent."""
+
+    agent: Style
+    x: Sequence[float]
+    y: Sequence[float | None]
+    intervals: Sequence[Bounds] = ()
+    mode: str = "lines+markers"
+    size: int = 8
+
+    @property
+    def heights(self) -> tuple[float | None, ...]:
+        """The same for curves that lie upon each other."""
+        return tuple(None if value is None else round(value, 6) for value in self.y)
+
+
+>>>>>>> main
 def plain(name: str) -> str:
     """A name as text: plotly reads tags in its texts."""
     return html.escape(name, quote=False)
@@ -236,11 +256,15 @@ def plot(traces: Sequence[Plot], height: int, **layout: Any) -> Plot:
     return {"data": traces, "layout": {"height": height, **layout}}
 
 
+<<<<<<< HEAD
 def error_bars(values: Sequence[float | None], intervals: Sequence[Interval | None]) -> Plot | None:
+=======
+def _error_bars(values: Sequence[float | None], intervals: Sequence[Bounds]) -> Plot | None:
+>>>>>>> main
     """Bars over the intervals; null where no value has a finite one."""
     ends = [
         (interval[1] - value, value - interval[0])
-        if value is not None and interval is not None and all(map(math.isfinite, interval))
+        if value is not None and interval and all(map(math.isfinite, interval))
         else (0.0, 0.0)
         for value, interval in zip_longest(values, intervals)
     ]

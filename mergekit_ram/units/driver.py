@@ -28,9 +28,7 @@ from mergekit.tokenizer import TokenizerInfo
 
 from mergekit_ram import host
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import remove_earlier_model
-from mergekit_ram.plan.folder import check_output
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import check_output, lock_folder, remove_earlier_model
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.record.schema import RECORD_NAME
@@ -75,7 +73,7 @@ def merge(job: MergeJob) -> bool:
         shutil.rmtree(Path(job.out_path, ADAPTERS), ignore_errors=True)
         return True
     finally:
-        lock.release()
+        lock.close()
 
 
 def _is_finished(job: MergeJob) -> bool:
