@@ -88,26 +88,6 @@ class Style:
     pattern: str
 
 
-<<<<<<< HEAD
-=======
-@dataclass(frozen=True)
-class Curve:
-    """Points of one agent."""
-
-    agent: Style
-    x: Sequence[float]
-    y: Sequence[float | None]
-    intervals: Sequence[Bounds] = ()
-    mode: str = "lines+markers"
-    size: int = 8
-
-    @property
-    def heights(self) -> tuple[float | None, ...]:
-        """The same for curves that lie upon each other."""
-        return tuple(None if value is None else round(value, 6) for value in self.y)
-
-
->>>>>>> main
 def plain(name: str) -> str:
     """A name as text: plotly reads tags in its texts."""
     return html.escape(name, quote=False)
@@ -256,11 +236,7 @@ def plot(traces: Sequence[Plot], height: int, **layout: Any) -> Plot:
     return {"data": traces, "layout": {"height": height, **layout}}
 
 
-<<<<<<< HEAD
-def error_bars(values: Sequence[float | None], intervals: Sequence[Interval | None]) -> Plot | None:
-=======
-def _error_bars(values: Sequence[float | None], intervals: Sequence[Bounds]) -> Plot | None:
->>>>>>> main
+def error_bars(values: Sequence[float | None], intervals: Sequence[Bounds]) -> Plot | None:
     """Bars over the intervals; null where no value has a finite one."""
     ends = [
         (interval[1] - value, value - interval[0])

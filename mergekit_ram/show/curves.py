@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
-from mergekit_ram.record.schema import Interval, OverlapRecord, Setting
+from mergekit_ram.record.schema import OverlapRecord, Setting
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, Plot, Style
-from mergekit_ram.show.columns import Column
+from mergekit_ram.show.columns import Bounds, Column
 
 # How far the axes of λ reach: at least, beyond the present value as a factor, and beyond the
 # largest finite ρ, from which on every curve is level.
@@ -51,7 +51,7 @@ class Curve:
     agent: Style
     x: Sequence[float]
     y: Sequence[float | None]
-    intervals: Sequence[Interval | None] = ()
+    intervals: Sequence[Bounds] = ()
     mode: str = "lines+markers"
     size: int = 8
 
