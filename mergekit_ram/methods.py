@@ -218,7 +218,7 @@ class RamDirectionsMerge(RamMerge):
 
     Where an agent's update of a matrix is alone in using a direction of the input, it is kept
     whole there; what several agents do to one direction is averaged. Tensors that are not matrices
-    are merged entry by entry, by length. See :mod:`mergekit_ram.kernels` for the formula.
+    are merged entry by entry, by length. See :mod:`mergekit_ram.kernels.solutions` for the formula.
 
     Called with tensor groups it merges them in memory, every matrix as ``[out, in]``; within
     :func:`mergekit_ram.tensors.laid_out` as it says. Results carry no gradient.

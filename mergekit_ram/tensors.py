@@ -11,9 +11,10 @@ import torch
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup
 
 from mergekit_ram.errors import InputError, ParameterError
-from mergekit_ram.kernels import blocks, merge_directions, ram
+from mergekit_ram.kernels import blocks, directions, ram
+from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.kernels.recipe import Recipe
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.solutions import KernelRidgeError
 from mergekit_ram.overlap import AgentCounts, TensorOverlap
 
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -170,7 +171,7 @@ def _merge_directions(
     agents = [entry for entry in group.non_base if agent_name(entry.id) in active]
     try:
         with named_errors(group, [base, *agents]):
-            return merge_directions.merge(
+            return directions.merge(
                 base.tensor,
                 [agent.tensor for agent in agents],
                 epsilon=settings["epsilon"],
@@ -181,7 +182,7 @@ def _merge_directions(
                 dtype=dtype,
                 out_dtype=out_dtype,
             )
-    except merge_directions.KernelRidgeError:
+    except KernelRidgeError:
         raise InputError(
             f"tensor {name}: with `ridge: {settings['ridge']:g}` rounding is larger than the "
             "ridge, even in float64. Set a larger one; 0.05 to 1 are usual."

@@ -191,10 +191,6 @@ def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) 
                 f"{path} cannot be written: it is a folder, or in no folder that can be written "
                 "to. Choose another file."
             )
-    if html_file is not None:
-        from mergekit_ram.show.page import check_available
-
-        check_available()
 
 
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
