@@ -21,7 +21,7 @@ from transformers import conversion_mapping, core_model_loading
 
 from mergekit_ram.directions import NO_MATRICES
 from mergekit_ram.errors import one_line
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.matrices import Layout
 
 LOG = logging.getLogger("mergekit_ram")
 
