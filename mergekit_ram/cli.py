@@ -16,7 +16,6 @@ from mergekit_ram import __version__
 from mergekit_ram.errors import InputError
 from mergekit_ram.merge_command import command as merge
 from mergekit_ram.options import READING_OPTIONS, Chosen, with_options
-from mergekit_ram.record.source import is_record
 
 if TYPE_CHECKING:
     from mergekit_ram.record.schema import OverlapRecord
@@ -142,6 +141,8 @@ def inspect(
 
     Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
     """
+    from mergekit_ram.record.check import is_record
+
     _check_outputs(source, json_file, html_file)
     if is_record(source):
         record = _recorded(source, epsilons, fraction)
@@ -175,15 +176,15 @@ def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) 
 
 
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
-    from mergekit_ram.record.beside import compared_with_weights
-    from mergekit_ram.record.schema import RECORD_NAME, read_record
+    from mergekit_ram.record.check import read_record
+    from mergekit_ram.record.contents import compared_with_weights
 
     if epsilons or fraction is not None:
         raise click.UsageError(
             "--epsilon and --sample read models, and a record has none: give the YAML file."
         )
     if source.is_dir():
-        return compared_with_weights(read_record(source / RECORD_NAME), source)
+        return compared_with_weights(read_record(source), source)
     return read_record(source)
 
 

@@ -171,8 +171,8 @@ def test_a_record_from_elsewhere_is_shown_again_as_tables_and_as_a_page(trio: Tr
     ("text", "message"),
     [
         ("{", "cannot be read as a record of overlaps"),
-        ("[]", "is no record of overlaps"),
-        ('{"schema_version": 99}', "its schema_version is 99"),
+        ("[]", "it is no JSON object"),
+        ('{"schema_version": 99}', "is no record of schema version 3"),
     ],
 )
 def test_a_json_file_that_is_no_record_is_refused_in_one_line(tmp_path, text, message):
