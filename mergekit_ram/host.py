@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -79,6 +81,9 @@ class _Session:
 _session: ContextVar[_Session | None] = ContextVar("session", default=None)
 _is_shared: ContextVar[bool] = ContextVar("is_shared", default=False)
 """Whether the plan being made is one of several for one folder, which others look after."""
+
+_held: weakref.WeakValueDictionary[tuple[int, str], ExitStack] = weakref.WeakValueDictionary()
+"""Locks of plans outside of a session, by thread and folder, as long as their last task lives."""
 
 unknown_method = recipe.unknown_method
 
@@ -290,6 +295,11 @@ def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]
     session, out_path = _session.get(), last.writer_task.out_path
     recorder = MergeRecorder.of(*plan)
     held = ExitStack() if session is None else session.held
+    if session is None:
+        # Planned anew by the same thread, which merges one at a time: the earlier plan is given up.
+        key = (threading.get_ident(), os.path.realpath(out_path))
+        _held.pop(key, held).close()
+        _held[key] = held
     if not _is_shared.get():
         folder.check_output(out_path, plan.output.size, inputs)
         held.enter_context(folder.lock_folder(out_path))
