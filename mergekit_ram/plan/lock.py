@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 import time
 import weakref
@@ -75,7 +76,7 @@ def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> Fo
             if not waits:
                 raise
         if not is_told and time.monotonic() - started > TOLD_AFTER:
-            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            LOG.warning("output folder %s: waiting for %s", folder, _holder(folder))
             is_told = True
         time.sleep(LOOK_EVERY)
 
@@ -134,6 +135,11 @@ def _acquire(path: Path, folder: str, shared: bool) -> int | None:
         try:
             flock(descriptor, shared)
             if os.path.samestat(os.fstat(descriptor), path.stat()):
+                with suppress(OSError):
+                    os.truncate(descriptor, 0)
+                    os.write(
+                        descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode()
+                    )
                 return descriptor
         except BlockingIOError:
             os.close(descriptor)
@@ -142,8 +148,8 @@ def _acquire(path: Path, folder: str, shared: bool) -> int | None:
             pass  # its owner was just removing it
         except (ImportError, OSError) as error:
             LOG.warning(
-                "output folder %s cannot be locked (%s): see to it that no other merge "
-                "writes to it",
+                "output folder %s cannot be locked (%s): this file system has no locks, so that "
+                "one process at a time may write there",
                 folder,
                 error,
             )
@@ -151,6 +157,13 @@ def _acquire(path: Path, folder: str, shared: bool) -> int | None:
             path.unlink(missing_ok=True)
             return None
         os.close(descriptor)
+
+
+def _holder(folder: str) -> str:
+    """The merge that has locked a folder, in words."""
+    with suppress(OSError), (Path(folder) / LOCK_NAME).open(errors="replace") as file:
+        return f"another merge that writes to it ({file.read(200)})"
+    return "another merge that writes to it"
 
 
 def flock(descriptor: int, shared: bool) -> None:
