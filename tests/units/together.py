@@ -90,9 +90,10 @@ def stop_at_points(point: Callable[[], object]) -> None:
 
 
 def check_whole(recipe: Path, out: Path, expected: dict[str, torch.Tensor]) -> None:
-    """Finalise where nobody has, and compare."""
-    assert run(recipe, out, ["--units", "0:100"]) == 0
-    assert run(recipe, out, ["--finalise"]) == 0
+    """Finalise if no actor has, and compare."""
+    if not (out / "config.json").is_file():
+        assert run(recipe, out, ["--units", "0:100"]) == 0
+        assert run(recipe, out, ["--finalise"]) == 0
     written = read_weights(out)
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[name], expected[name]) for name in expected)
