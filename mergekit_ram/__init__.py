@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
-from mergekit_ram.visible import keep_log_visible as _keep_log_visible
+from mergekit_ram.text import keep_log_visible as _keep_log_visible
 
 if TYPE_CHECKING:
     from mergekit_ram.inspection.inspect import inspect
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mergekit_ram.record.schema import OverlapRecord, read_record
     from mergekit_ram.show.page import write_page
 
-_keep_log_visible(__name__)
+_keep_log_visible()
 
 __version__ = "0.1.0"
 

@@ -17,8 +17,7 @@ from huggingface_hub.errors import HFValidationError
 from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.merges.notes import some
 from mergekit_ram.models.checkpoints import ADAPTER_CONFIG
 

@@ -18,8 +18,7 @@ from mergekit.architecture import ModelArchitecture, WeightInfo
 from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import working
+from mergekit_ram.errors import InputError, working
 from mergekit_ram.models.checkpoints import Checkpoint
 from mergekit_ram.models.layers import architecture_of
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY, Naming, check_names, match, unwrapped

@@ -11,8 +11,7 @@ import huggingface_hub
 from mergekit.common import ModelReference
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.models.adapters import merged_adapter
 from mergekit_ram.models.checkpoints import Checkpoint, open_checkpoint, shard_path
 

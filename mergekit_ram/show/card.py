@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
-from contextvars import ContextVar
-from types import ModuleType
-from typing import Any
 
 from mergekit_ram.errors import one_line
-from mergekit_ram.patches import wrap
 from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
 from mergekit_ram.show.columns import spanned
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
-from mergekit_ram.visible import as_code, in_markdown, visible
+from mergekit_ram.text import as_code, in_markdown, visible
 
 LOG = logging.getLogger("mergekit_ram")
-
-_is_written: ContextVar[bool] = ContextVar("card", default=False)
-"""Whether this thread makes the card of a merge of ours."""
 
 HEAD = """---
 library_name: transformers
@@ -55,7 +47,6 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
         write: makes mergekit's card.
         record: of the merge.
     """
-    token = _is_written.set(True)
     try:
         card = write()
     except Exception as error:  # it may ask the hub, which fails in many ways
@@ -66,21 +57,7 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
             visible(one_line(error)),
         )
         card = HEAD
-    finally:
-        _is_written.reset(token)
     return card if record is None else card.rstrip("\n") + "\n" + card_section(record)
-
-
-def stay_here(cards: ModuleType | None) -> None:
-    """Keep mergekit's cards of our merges from asking the hub for models on this machine."""
-    if callable(getattr(cards, "is_hf", None)):
-        wrap(cards, "is_hf", _is_of_hub)
-
-
-def _is_of_hub(wrapped: Callable[[str], bool], instance: Any, args: Any, kwargs: Any) -> bool:
-    """mergekit asks for folders whose names could be of the hub too, and fails offline."""
-    path = kwargs.get("path", args[0] if args else "")
-    return False if _is_written.get() and os.path.exists(path) else wrapped(*args, **kwargs)
 
 
 def card_section(record: OverlapRecord) -> str:

@@ -9,7 +9,7 @@ from tabulate import tabulate
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show.columns import Cell, count, spanned
 from mergekit_ram.show.tables import Table, agent_names, tables
-from mergekit_ram.visible import in_markdown, visible
+from mergekit_ram.text import in_markdown, visible
 
 
 def as_text(record: OverlapRecord) -> str:

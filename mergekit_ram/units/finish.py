@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import MARKS, remove_earlier_model
+from mergekit_ram.plan.folder import MARKS, remove_earlier_model
 from mergekit_ram.record.build import settings_record
 from mergekit_ram.record.files import written_files
 from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, read_record

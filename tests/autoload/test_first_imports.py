@@ -109,7 +109,7 @@ def test_import_torch_brings_in_neither_mergekit_nor_our_arithmetic():
         "print(heavy, ours)"
     )
     # Reading a switch and escaping a name take the standard library alone.
-    light = ("mergekit_ram", "autoload", "commands", "switches", "visible")
+    light = ("mergekit_ram", "autoload", "switches", "text")
     ours = [light[0], *(f"{light[0]}.{name}" for name in light[1:]), "mergekit_ram_hook"]
     assert python(code) == f"[] {ours}"
 

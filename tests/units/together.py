@@ -22,7 +22,7 @@ import torch
 from models import read_weights
 from unit_merges import merge
 
-from mergekit_ram.plan import lock
+from mergekit_ram.plan import folder as folders
 from mergekit_ram.units import driver, finish
 from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
 
@@ -81,8 +81,8 @@ def stop_at_points(point: Callable[[], object]) -> None:
 
         return stopped
 
-    lock.time = type("Time", (), {"sleep": stopping(lambda _: None), "monotonic": lambda: 0.0})
-    lock._give_back = stopping(lock._give_back)
+    folders.time = type("Time", (), {"sleep": stopping(lambda _: None), "monotonic": lambda: 0.0})
+    folders._remove_lock = stopping(folders._remove_lock)
     driver.lock_folder = stopping(driver.lock_folder)
     finish.remove_earlier_model = stopping(finish.remove_earlier_model)
     for name in ("begin", "enter", "remove"):
