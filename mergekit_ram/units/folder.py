@@ -108,12 +108,13 @@ def _are_possible(counts: TensorOverlap | None, name: str, numel: int) -> bool:
     """Whether counts can be those of a tensor of ``numel`` parameters."""
     if counts is None or counts.name != name or numel not in (counts.numel, ALIGNED):
         return counts is None and numel == 0
-    columns = zip_longest(*(agent.overlap_degree for agent in counts.agents), fillvalue=0)
-    return counts.changed <= counts.numel and all(
-        # What an agent changed like k others is counted k + 1 times.
-        min(column) >= 0 and sum(column) % (others + 1) == 0
-        for others, column in enumerate(columns)
-    )
+    degrees = [agent.overlap_degree for agent in counts.agents]
+    totals = [sum(column) for column in zip_longest(*degrees, fillvalue=0)]
+    # A parameter that k + 1 agents changed is counted once by each of them.
+    changed = [divmod(total, others + 1) for others, total in enumerate(totals)]
+    is_negative = any(count < 0 for degree in degrees for count in degree)
+    is_odd = any(rest for _, rest in changed)
+    return not is_negative and not is_odd and sum(once for once, _ in changed) <= counts.numel
 
 
 class WorkFolder:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 
 
@@ -24,11 +22,9 @@ def together(recipe: Path, out: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("undisturbed", ["ram_plus"], indirect=True)
-def test_a_hundred_rounds_that_end_together_lose_no_model(undisturbed, tmp_path):
-    together(undisturbed.recipe, tmp_path / "out", "rounds", "100")
+def test_a_hundred_rounds_that_end_together_lose_no_model(plus, tmp_path):
+    together(plus.recipe, tmp_path / "out", "rounds", "100")
 
 
-@pytest.mark.parametrize("undisturbed", ["ram_plus"], indirect=True)
-def test_every_order_of_steps_ends_in_the_whole_model(undisturbed, tmp_path):
-    together(undisturbed.recipe, tmp_path / "out", "steps")
+def test_every_order_of_steps_ends_in_the_whole_model(plus, tmp_path):
+    together(plus.recipe, tmp_path / "out", "steps")
