@@ -274,7 +274,7 @@ def _finalize_raw(
     merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
     method = merges[0].method_name
     warnings.say_whose_method(method)
-    output = inventory.check_raw_plan(merges)
+    output = inventory.check_plan(merges)
     warnings.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(merges, output.loads)
     pairs = zip(saves, planned.tasks, strict=True)

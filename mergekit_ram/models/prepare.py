@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 from mergekit.architecture import (
-    ConfiguredModuleArchitecture,
+    ConfiguredModelArchitecture,
     ModelArchitecture,
     WeightInfo,
     arch_info_for_config,
@@ -70,15 +70,12 @@ class Prepared:
 
     def known_names(self) -> set[str]:
         """Names of all weights in the modules that the merge makes, in its slices or not."""
-        modules = [self.architecture.modules[name] for name in self.config.modules or {}]
-        whole = (
-            ConfiguredModuleArchitecture(
-                info=module.architecture, config=config, weight_prefix=module.weight_prefix
-            )
-            for module in modules
-            for config in self.configs
-        )
-        return {name for part in whole for name in all_names(part.all_weights())}
+        names: set[str] = set()
+        for config in self.configs:
+            whole = ConfiguredModelArchitecture(info=self.architecture, config=config)
+            for module in self.config.modules or {}:
+                names |= all_names(whole.get_module(module).all_weights())
+        return names
 
 
 _latest: list[Prepared] = []

@@ -14,7 +14,7 @@ from mergekit.options import MergeOptions
 from pydantic import BaseModel
 
 from mergekit_ram.errors import one_line
-from mergekit_ram.record.build import versions
+from mergekit_ram.record.merge import versions
 from mergekit_ram.record.schema import ModelRecord, Versions
 from mergekit_ram.units.cut import PlannedUnits, Unit
 

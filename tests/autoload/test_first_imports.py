@@ -37,7 +37,7 @@ FIRST_IMPORTS = (
     "mergekit.tokenizer",
     "mergekit_ram",
     "mergekit_ram.host",
-    "mergekit_ram.kernels.count_and_merge",
+    "mergekit_ram.kernels.ram",
     "mergekit_ram.methods",
     "mergekit_ram.parameters",
     "mergekit_ram.plan.tasks",

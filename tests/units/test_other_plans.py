@@ -10,6 +10,7 @@ from mergekit.options import MergeOptions
 from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.units import identity
 from mergekit_ram.units import job as jobs
 from mergekit_ram.units.folder import WorkFolder
 
@@ -82,7 +83,7 @@ def test_another_version_on_a_workers_machine_is_told(plus, tmp_path, monkeypatc
     out = tmp_path / "out"
     begun(plus.recipe, out)
     job = job_of(plus.recipe, out)
-    here = jobs.versions()
-    monkeypatch.setattr(jobs, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
+    here = identity.versions()
+    monkeypatch.setattr(identity, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
     with pytest.raises(InputError, match=r"other versions .*torch='1\.0'"):
         jobs.run_unit(job, 0)
