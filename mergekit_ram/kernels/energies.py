@@ -8,6 +8,7 @@ rounding.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -97,11 +98,10 @@ def observe(
     def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
         call("observe", block, epsilons, weight, divisor, scale, *sums)
 
-    pieces = _pieces(inputs, numels)
-    found = [_summed(piece, zeros, add, recipe.chunk_size) for piece in pieces]
-    degree, energies, pairs = (np.stack(column) for column in zip(*found, strict=True))
+    sizes = tuple(numels or (inputs.numel,))
+    degree, energies, pairs = _summed(inputs, sizes, zeros, add, recipe.chunk_size)
     asked = [epsilons.tolist().index(epsilon) for epsilon in every]
-    return Observed(tuple(piece.numel for piece in pieces), degree[:, asked], energies, pairs)
+    return Observed(sizes, degree[:, asked], energies, pairs)
 
 
 def realise(
@@ -142,29 +142,32 @@ def realise(
             merge_block(call, block, own, target, uncounted)
         call("compare", block, numbers[0].epsilon, outputs.to(block.dtype), *sums)
 
-    pieces = _pieces(inputs, numels)
-    return np.stack([_summed(piece, zeros, add, recipe.chunk_size)[0] for piece in pieces])
-
-
-def _pieces(inputs: Inputs, numels: Sequence[int] | None) -> list[Inputs]:
-    if numels is None:
-        return [inputs]
-    columns = (torch.split(tensor.reshape(-1), list(numels)) for tensor in inputs.tensors)
-    return [Inputs(parts, inputs.input_dtype) for parts in zip(*columns, strict=True)]
+    sizes = tuple(numels or (inputs.numel,))
+    return _summed(inputs, sizes, zeros, add, recipe.chunk_size)[0]
 
 
 def _summed(
     inputs: Inputs,
+    numels: Sequence[int],
     zeros: Callable[[], Sums],
     add: Callable[[Call, torch.Tensor, Sums], None],
     size: int | None,
 ) -> list[npt.NDArray[Any]]:
-    """The sums of all blocks, each of which is added to zeros."""
+    """The sums of every piece, ``[P, …]``: of its part of each block, which is added to zeros."""
+    stops = np.cumsum(numels)
 
-    def work(call: Call, block: torch.Tensor, place: slice) -> Sums:
-        sums = zeros()
-        add(call, block, sums)
-        return sums
+    def work(call: Call, block: torch.Tensor, place: slice) -> list[tuple[int, Sums]]:
+        inner = stops[(stops > place.start) & (stops < place.stop)] - place.start
+        first = int(np.searchsorted(stops, place.start, side="right"))
+        found = []
+        for piece, part in enumerate(torch.tensor_split(block, inner.tolist(), dim=1), first):
+            sums = zeros()
+            add(call, part.contiguous(), sums)
+            found.append((piece, sums))
+        return found
 
-    columns = zip(zeros(), *over_blocks(inputs, work, size), strict=True)
-    return [sum(column[1:], column[0]).cpu().numpy() for column in columns]
+    totals = [np.stack([sums.cpu().numpy()] * len(numels)) for sums in zeros()]
+    for piece, found in itertools.chain.from_iterable(over_blocks(inputs, work, size)):
+        for total, sums in zip(totals, found, strict=True):
+            total[piece] += sums.cpu().numpy()
+    return totals
