@@ -24,6 +24,8 @@ from mergekit_ram.kernels.recipe import Recipe, checked_epsilon, rounded_number
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Sums = tuple[torch.Tensor, ...]
+Add = Callable[[slice, Sums], None]
+"""Adds a part of a block to sums."""
 
 ENERGIES = ("energy", "unique_energy", "shared_energy", "mean_energy")
 """Of every agent: E = Σ τ² over its active parameters; U = Σ τ² over its unique ones; S = Σ m · τ
@@ -95,11 +97,15 @@ def observe(
             torch.zeros(len(PAIRS), n, n, dtype=torch.float64, device=inputs.device),
         )
 
-    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
-        call("observe", block, epsilons, weight, divisor, scale, *sums)
+    def look(call: Call, block: torch.Tensor) -> Add:
+        def add(part: slice, sums: Sums) -> None:
+            own = block[:, part].contiguous()
+            call("observe", own, epsilons, weight, divisor, scale, *sums)
+
+        return add
 
     sizes = tuple(numels or (inputs.numel,))
-    degree, energies, pairs = _summed(inputs, sizes, zeros, add, recipe.chunk_size)
+    degree, energies, pairs = _summed(inputs, sizes, zeros, look, recipe.chunk_size)
     asked = [epsilons.tolist().index(epsilon) for epsilon in every]
     return Observed(sizes, degree[:, asked], energies, pairs)
 
@@ -135,22 +141,28 @@ def realise(
         shape = len(REALISED), len(agents)
         return (torch.zeros(shape, dtype=torch.float64, device=inputs.device),)
 
-    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
+    def look(call: Call, block: torch.Tensor) -> Add:
         uncounted = torch.zeros(0, 0, dtype=torch.int64, device=block.device)
         outputs = torch.empty(2, block.shape[1], dtype=out_dtype, device=block.device)
         for own, target in zip(numbers, outputs, strict=True):
             merge_block(call, block, own, target, uncounted)
-        call("compare", block, numbers[0].epsilon, outputs.to(block.dtype), *sums)
+        merged = outputs.to(block.dtype)
+
+        def add(part: slice, sums: Sums) -> None:
+            own = block[:, part].contiguous(), numbers[0].epsilon, merged[:, part].contiguous()
+            call("compare", *own, *sums)
+
+        return add
 
     sizes = tuple(numels or (inputs.numel,))
-    return _summed(inputs, sizes, zeros, add, recipe.chunk_size)[0]
+    return _summed(inputs, sizes, zeros, look, recipe.chunk_size)[0]
 
 
 def _summed(
     inputs: Inputs,
     numels: Sequence[int],
     zeros: Callable[[], Sums],
-    add: Callable[[Call, torch.Tensor, Sums], None],
+    look: Callable[[Call, torch.Tensor], Add],
     size: int | None,
 ) -> list[npt.NDArray[Any]]:
     """The sums of every piece, ``[P, …]``: of its part of each block, which is added to zeros."""
@@ -158,11 +170,12 @@ def _summed(
 
     def work(call: Call, block: torch.Tensor, place: slice) -> list[tuple[int, Sums]]:
         inner = stops[(stops > place.start) & (stops < place.stop)] - place.start
+        edges = [0, *inner.tolist(), block.shape[1]]
         first = int(np.searchsorted(stops, place.start, side="right"))
-        found = []
-        for piece, part in enumerate(torch.tensor_split(block, inner.tolist(), dim=1), first):
+        add, found = look(call, block), []
+        for piece, part in enumerate(itertools.starmap(slice, itertools.pairwise(edges)), first):
             sums = zeros()
-            add(call, part.contiguous(), sums)
+            add(part, sums)
             found.append((piece, sums))
         return found
 
