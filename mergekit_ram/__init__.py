@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from mergekit_ram.kernels.ram import OverlapCounts, count, merge
     from mergekit_ram.methods import RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-    from mergekit_ram.record.schema import OverlapRecord, read_record
+    from mergekit_ram.record.check import read_record
+    from mergekit_ram.record.schema import OverlapRecord
     from mergekit_ram.show.page import write_page
 
 _keep_log_visible()
@@ -54,7 +55,7 @@ _HOMES = {
     "OverlapStatistics": "overlap",
     "TensorOverlap": "overlap",
     "OverlapRecord": "record.schema",
-    "read_record": "record.schema",
+    "read_record": "record.check",
     "write_page": "show.page",
 }
 

@@ -27,14 +27,15 @@ from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
-from mergekit_ram.kernels.merge_directions import RIDGE
+from mergekit_ram.kernels.directions import RIDGE
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.models.transformers_layout import sides_of_model
-from mergekit_ram.record.build import base_names, setting, settings_record, tensor_records, versions
+from mergekit_ram.record.build import setting
+from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.findings import findings_of, noted
-from mergekit_ram.record.schema import OverlapRecord, SampleRecord, read_record
-from mergekit_ram.record.source import is_record
+from mergekit_ram.record.merge import base_names, settings_record, tensor_records, versions
+from mergekit_ram.record.schema import OverlapRecord, SampleRecord
 
 LOG = logging.getLogger("mergekit_ram")
 

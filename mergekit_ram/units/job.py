@@ -28,7 +28,7 @@ from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
-from mergekit_ram.record.build import versions
+from mergekit_ram.record.merge import versions
 from mergekit_ram.text import hushed
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.folder import (
