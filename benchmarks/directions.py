@@ -12,8 +12,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import click
 import torch
 
-from mergekit_ram.kernels.directions import fewest_operations
-from mergekit_ram.kernels.merge_directions import merge
+from mergekit_ram.kernels.directions import merge
+from mergekit_ram.kernels.solutions import fewest_operations
 
 EPSILON = 1e-5
 BASE_SPREAD = 0.02

@@ -27,7 +27,7 @@ from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
-from mergekit_ram.kernels.merge_directions import RIDGE
+from mergekit_ram.kernels.directions import RIDGE
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.models.transformers_layout import sides_of_model

@@ -21,7 +21,7 @@ from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.directions import default_layout
 from mergekit_ram.errors import InputError, RamError
-from mergekit_ram.kernels.directions import fewest_operations
+from mergekit_ram.kernels.solutions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.methods import RamPlusMerge
 from mergekit_ram.models.transformers_layout import Sides

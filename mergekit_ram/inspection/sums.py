@@ -17,7 +17,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.sample import GROUPS
 from mergekit_ram.inspection.walk import SampledTensor
-from mergekit_ram.kernels.direction_sums import DirectionSums
+from mergekit_ram.kernels.directions import DirectionSums
 from mergekit_ram.kernels.energies import ENERGIES, PAIRS, REALISED, Array, Observed
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.tensors import agent_name

@@ -14,7 +14,6 @@ from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
 from mergekit_ram.plan.folder import LOCK_NAME, TOKENIZER, WEIGHTS, indexed_files
-from mergekit_ram.plan.writing import writing_to
 
 DONE = logging.getLogger("mergekit_ram.merge")
 
@@ -43,20 +42,12 @@ def copy_base_files(
     """Copy the files of the base's folder that a finished merge has not written; see below.
 
     A tokenizer that the recipe makes is not mixed with the base's.
-
-    Raises:
-        InputError: a file cannot be copied.
     """
     assert base is not None, "our methods require one"
     folder = Path(base.local_path(options.transformers_cache, ignore_lora=True))
     makes_tokenizer = config.tokenizer or config.tokenizer_source or config.chat_template
-    with writing_to(out_path):
-        copy_files(
-            folder,
-            Path(out_path),
-            with_tokenizer=options.copy_tokenizer and not makes_tokenizer,
-            quiet=options.quiet,
-        )
+    keeps_tokenizer = options.copy_tokenizer and not makes_tokenizer
+    copy_files(folder, Path(out_path), with_tokenizer=keeps_tokenizer, quiet=options.quiet)
 
 
 def copy_files(base: Path, out: Path, *, with_tokenizer: bool, quiet: bool) -> None:
@@ -64,7 +55,8 @@ def copy_files(base: Path, out: Path, *, with_tokenizer: bool, quiet: bool) -> N
 
     Weights, optimizer states, hidden files, folders of runs and of other models, large files, and
     links out of the folder are left behind and named in one line of the log. Nothing is
-    overwritten; a file of an earlier merge that differs from the base's is named as well.
+    overwritten; a file of an earlier merge that differs from the base's is named as well, and so
+    is one that cannot be copied.
 
     Args:
         base: folder of the base.
@@ -80,13 +72,17 @@ def copy_files(base: Path, out: Path, *, with_tokenizer: bool, quiet: bool) -> N
         target = out / name
         if path in shards or _matches(name, skipped):
             continue
-        if not _belongs(path, base) or not _is_below(target, out) or _is_other(path, target, out):
-            left.append(str(name))
-        elif not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_name(f".{target.name}.draft")
-            shutil.copyfile(path, draft)
-            draft.replace(target)
+        try:
+            is_left = not _belongs(path, base) or not _is_below(target, out)
+            if is_left or _is_other(path, target, out):
+                left.append(str(name))
+            elif not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                draft = target.with_name(f".{target.name}.draft")
+                shutil.copyfile(path, draft)
+                draft.replace(target)
+        except OSError as error:
+            left.append(f"{name} ({error.strerror})")
     if left and not quiet:
         DONE.info("output folder %s: not copied from the base: %s", out, ", ".join(left))
 
@@ -100,8 +96,9 @@ def _files(base: Path) -> Iterator[Path]:
 
 
 def _is_foreign(folder: Path) -> bool:
-    is_hidden = folder.name.startswith(".") or folder.is_symlink()
-    return is_hidden or folder.name == "runs" or any(map(_is_weights, folder.iterdir()))
+    if folder.name.startswith(".") or folder.name == "runs" or folder.is_symlink():
+        return True
+    return not os.access(folder, os.R_OK) or any(map(_is_weights, folder.iterdir()))
 
 
 def _is_weights(path: Path) -> bool:

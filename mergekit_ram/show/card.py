@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 
 from mergekit_ram.errors import one_line
-from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
+from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show.columns import spanned
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
-from mergekit_ram.text import as_code, in_markdown, visible
+from mergekit_ram.text import in_markdown, visible
 
+PACKAGE = "mergekit-ram"
 LOG = logging.getLogger("mergekit_ram")
 
 HEAD = """---
@@ -27,13 +30,12 @@ tags:
 SECTION = """
 ## Overlap of the agents
 
-Merged by `{method}` of mergekit-ram {version} with {settings}. A parameter is active in an agent
-that changed it by more than ε, and unique where no other agent did. All counts are in
-`{record}`; `mergekit-ram inspect FOLDER` shows them.{origin}
+Merged by `{method}` of {package} {version} with {settings}. A parameter is active in an agent
+that changed it by more than ε, and unique where no other agent did.{origin}
 
 {table}
 {findings}"""
-ORIGIN = "\nThe counts were not taken in this merge: they are those of {path}."
+ORIGIN = "\nThe counts were taken before this merge, of the same models."
 CODE = "`"
 """Findings have words of a recipe in these; in a name they do no harm."""
 
@@ -57,7 +59,10 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
             visible(one_line(error)),
         )
         card = HEAD
-    return card if record is None else card.rstrip("\n") + "\n" + card_section(record)
+    if record is None:
+        return card
+    tagged = card.replace("\n- merge\n", "\n- merge\n- ram\n", 1)
+    return tagged.rstrip("\n") + "\n" + card_section(record)
 
 
 def card_section(record: OverlapRecord) -> str:
@@ -69,10 +74,18 @@ def card_section(record: OverlapRecord) -> str:
     findings = "".join(f"* {in_markdown(found.text, kept=CODE)}\n" for found in record.findings)
     return SECTION.format(
         method=record.merge_method,
+        package=_package(),
         version=record.versions.mergekit_ram,
         settings=", ".join(given),
-        record=RECORD_NAME,
-        origin=ORIGIN.format(path=as_code(record.counts_from)) if record.counts_from else "",
+        origin=ORIGIN if record.counts_from else "",
         table=as_markdown(agent_table(record, whole_names)),
         findings=f"\nFindings:\n\n{findings}" if findings else "",
     )
+
+
+def _package() -> str:
+    """The package's name, with a link where its metadata have an address."""
+    with suppress(PackageNotFoundError, KeyError):
+        found = metadata(PACKAGE).get_all("Project-URL", [])
+        return f"[{PACKAGE}]({dict(line.split(', ', 1) for line in found)['Repository']})"
+    return PACKAGE

@@ -109,7 +109,7 @@ class Column:
     """Stands where the value is null."""
 
     is_name: bool = False
-    """Names stand to the left, figures to the right."""
+    """Names tell what a row is about, and stand to the left; figures stand to the right."""
 
     def cell(self, part: Any) -> Cell:
         """The figure as text, or the range of several."""
@@ -146,7 +146,7 @@ def name(title: str, meaning: str, value: Callable[[Any], str]) -> Column:
 AGENT = "a model that was trained from the base"
 TENSOR = name("tensor", "by name; biases, norms and small tensors are left out", attrgetter("name"))
 LAYER = name("layer", "by name; a tensor outside of all layers is its own", attrgetter("name"))
-THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting)
+THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting, is_name=True)
 WEIGHT = figure("weight", "weight", setting, "w, the factor on its task vector")
 DENSITY = figure("density", "density", share, "share of the parameters, changed by more than ε")
 ACTIVE = figure("active", "active", count, "parameters that it changed by more than ε")

@@ -155,7 +155,7 @@ def layer_map(record: OverlapRecord) -> Panel:
     plot = charts.plot(
         traces,
         NAMES_HEIGHT + (line * len(sums.rows) + TITLE_HEIGHT) * down,
-        grid={"rows": down, "columns": across, "pattern": "coupled", "xgap": 0.02, "ygap": 0.1},
+        grid={"rows": down, "columns": across, "pattern": "coupled", "xgap": 0.02, "ygap": 0.2},
         margin={"t": TITLE_HEIGHT},
         annotations=[_title(style.label, place, across) for place, style in enumerate(styles)]
         if several

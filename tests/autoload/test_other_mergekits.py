@@ -125,7 +125,7 @@ def test_an_older_mergekit_merges_and_refuses_ours_in_one_line(
 @pytest.mark.slow
 @pytest.mark.network
 def test_status_names_an_older_mergekit(older):
-    result = python_with(older, "-m", "mergekit_ram.cli", "status")
+    result = python_with(older, "-m", "mergekit_ram.cli", "status", "--check")
     assert result.returncode == 0, result.stderr
     rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
     assert rows["mergekit"] == OLDER

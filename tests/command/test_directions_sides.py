@@ -14,7 +14,7 @@ from directions_reference import assert_close
 from models import Weights, make_agent, merge_yaml, read_weights
 from transformers import AutoModelForCausalLM
 
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.models.transformers_layout import Sides, layout_of
 
 COMMON = {

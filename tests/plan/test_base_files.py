@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,15 @@ def test_nothing_is_overwritten_and_a_file_that_differs_is_named(tmp_path, caplo
     assert copied(base, out, caplog) == "own.py"
     assert (out / "own.py").read_text() == "earlier"
     assert (out / "README.md").read_text() == "written by this merge"
+
+
+def test_a_file_that_cannot_be_copied_is_named(tmp_path, caplog, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    base = fill(tmp_path / "base", ["own.py"])
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    assert copied(base, tmp_path / "out", caplog) == "own.py (Permission denied)"
 
 
 def test_links_out_of_the_folder_are_followed_in_a_hub_s_cache_alone(tmp_path, caplog):

@@ -21,8 +21,9 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import SaveTensor
 from mergekit.merge import run_merge
 from mergekit.options import MergeOptions
-from models import Trio, read_weights, run_yaml, succeed
+from models import Trio, read_weights, run_yaml, succeed, tiny_config
 from refusals import BOTH, assert_not_loadable
+from transformers import AutoModelForCausalLM
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.plan.folder import LOCK_NAME, FolderInUse, lock_folder
@@ -205,6 +206,14 @@ with suppress(ChildProcessError):
         status |= os.wait()[1]
 sys.exit(bool(status))
 """
+
+
+def test_models_can_be_made_after_merges_in_threads(trio: Trio):
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda n: meet_and_merge(barrier, trio, trio.folder / f"out{n}"), range(2)))
+    embedding = AutoModelForCausalLM.from_config(tiny_config()).model.embed_tokens.weight
+    assert 0.01 < embedding.std() < 0.03, "weights are not initialised any more"
 
 
 def test_every_card_of_merges_in_threads_has_its_section(trio: Trio):

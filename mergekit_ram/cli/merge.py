@@ -1,4 +1,4 @@
-"""The command ``mergekit-ram merge``; it has all options of ``mergekit-yaml``."""
+"""The command ``mergekit-ram merge``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ from typing import Any
 
 import click
 
-from mergekit_ram.options import MERGE_OPTIONS, Chosen, with_options
+from mergekit_ram.cli.options import SETTINGS, parse, words
 
 ENGINES = ("local", "ray")
 """Where workers run: on this machine, or on a Ray cluster."""
+
+CONFIG = click.Argument(
+    ["config_file"],
+    metavar="CONFIG.yml",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+)
+FOLDER = click.Argument(
+    ["out_path"], metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False)
+)
+MORE_OPTIONS = """\
+All options of mergekit-yaml are accepted too: --out-shard-size, --lora-merge-cache, --device,
+--cuda, --no-copy-tokenizer, --trust-remote-code, -j (threads), -v, --quiet and more."""
 
 
 class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
@@ -27,13 +39,13 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
         return range(int(first), int(end))
 
 
-@click.command("merge", short_help="Merge by units of work, resuming after a crash.")
-@click.argument(
-    "config_file",
-    metavar="CONFIG.yml",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+@click.command(
+    "merge",
+    context_settings=SETTINGS,
+    short_help="Merge by units of work, resuming after a crash.",
+    epilog=MORE_OPTIONS,
 )
-@click.argument("out_path", metavar="FOLDER", type=click.Path(path_type=Path, file_okay=False))
+@words("CONFIG.yml FOLDER")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -66,23 +78,22 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
 @click.option(
     "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
 )
-@with_options(MERGE_OPTIONS)
+@click.pass_context
 def command(
-    config_file: Path,
-    out_path: Path,
+    context: click.Context,
+    words: tuple[str, ...],
     workers: int,
     engine: str,
     only_estimate: bool,
     only: range | None,
     finalise: bool,
     restart: bool,
-    chosen: Chosen,
 ) -> None:
-    """Merge by units of work: a merge that goes on where a crash has stopped it.
+    """Merge by units of work: a merge that resumes after a crash.
 
     CONFIG.yml and FOLDER are those of mergekit-yaml, and so are the weights, the configuration,
     the tokenizer and the model card that are written. A unit is one shard of the output, or a
-    group of tensors to count. The same command again goes on where an earlier try stopped.
+    group of tensors to count. The same command again resumes an earlier try that stopped.
 
     \b
     On this machine:
@@ -96,15 +107,16 @@ def command(
     How far is it?
       mergekit-ram status ./merged
     """
+    options, given = parse(context, words, CONFIG, FOLDER)
     from mergekit_ram.units.driver import merge
     from mergekit_ram.units.estimate import estimate
     from mergekit_ram.units.job import read_job
     from mergekit_ram.units.progress import progress_text
 
     job = read_job(
-        config_file,
-        out_path,
-        chosen.applied(),
+        given["config_file"],
+        given["out_path"],
+        options,
         workers=workers,
         engine=engine,
         units=None if finalise else only,
@@ -114,4 +126,4 @@ def command(
     if only_estimate:
         click.echo(estimate(job), nl=False)
     elif not merge(job):
-        click.echo(progress_text(out_path), nl=False, err=True)
+        click.echo(progress_text(given["out_path"]), nl=False, err=True)

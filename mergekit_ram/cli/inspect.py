@@ -1,9 +1,7 @@
-"""The command ``mergekit-ram``."""
+"""The command ``mergekit-ram inspect``."""
 
 from __future__ import annotations
 
-import json
-import logging
 import os
 import sys
 from collections.abc import Iterable
@@ -12,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mergekit_ram import __version__
+from mergekit_ram.cli.options import SETTINGS, parse, words
 from mergekit_ram.errors import InputError
-from mergekit_ram.merge_command import command as merge
-from mergekit_ram.options import READING_OPTIONS, Chosen, with_options
 
 if TYPE_CHECKING:
     from mergekit_ram.record.schema import OverlapRecord
@@ -23,11 +19,14 @@ if TYPE_CHECKING:
 EXIT_FINDINGS = 3
 STANDARD_OUTPUT = "-"
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, package_name="mergekit-ram")
-def main() -> None:
-    """See what agents changed in their base, and what a merge by RAM or RAM+ keeps of it."""
+SOURCE = click.Argument(
+    ["source"],
+    metavar="CONFIG.yml|FOLDER|RECORD.json",
+    type=click.Path(path_type=Path, exists=True),
+)
+MORE_OPTIONS = """\
+All options of mergekit-yaml are accepted too: --lora-merge-cache, --device, --cuda, -v, --quiet,
+--transformers-cache, --trust-remote-code, -j (threads) and more."""
 
 
 class _ManyValues(click.Command):
@@ -60,10 +59,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-@main.command(cls=_ManyValues, short_help="Show what agents changed, before or after a merge.")
-@click.argument(
-    "source", metavar="CONFIG.yml|FOLDER|RECORD.json", type=click.Path(path_type=Path, exists=True)
+@click.command(
+    "inspect",
+    cls=_ManyValues,
+    context_settings=SETTINGS,
+    short_help="Show what agents changed, before or after a merge.",
+    epilog=MORE_OPTIONS,
 )
+@words("CONFIG.yml|FOLDER|RECORD.json")
 @click.option(
     "--json",
     "json_file",
@@ -90,7 +93,7 @@ def _is_number(text: str) -> bool:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="Look at this share of the rows of every tensor; figures are then estimates.",
 )
-@click.option("--seed", default=0, show_default=True, help="Of --sample.")
+@click.option("--seed", type=int, help="Of --sample; 0 by default.")
 @click.option(
     "--realised/--no-realised",
     default=True,
@@ -100,24 +103,24 @@ def _is_number(text: str) -> bool:
 @click.option(
     "--directions/--no-directions",
     default=None,
-    help="Reckon what ram_directions would keep, which takes as long as that merge. By default "
+    help="Compute what ram_directions would keep, which takes as long as that merge. By default "
     "where that is the method, or takes little time.",
 )
 @click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
 )
-@with_options(READING_OPTIONS)
-def inspect(
-    source: Path,
+@click.pass_context
+def command(
+    context: click.Context,
+    words: tuple[str, ...],
     json_file: str | None,
     html_file: Path | None,
     epsilons: tuple[float, ...],
     fraction: float | None,
-    seed: int,
+    seed: int | None,
     realised: bool,
     directions: bool | None,
     strict: bool,
-    chosen: Chosen,
 ) -> None:
     """Show what agents changed, before a merge or after it; no weights are written.
 
@@ -143,18 +146,37 @@ def inspect(
     """
     from mergekit_ram.record.check import is_record
 
+    if seed is not None and fraction is None:
+        click.echo("--seed has no effect without --sample", err=True)
+    options = None
+    source = Path(words[0]) if len(words) == 1 else None
+    if source is None or not source.exists() or not is_record(source):
+        options, given = parse(context, words, SOURCE)
+        source = given["source"]
     _check_outputs(source, json_file, html_file)
     if is_record(source):
+        if options is not None:
+            click.echo("options of mergekit have no effect on a record", err=True)
         record = _recorded(source, epsilons, fraction)
     else:
-        record = _inspected(source, epsilons, fraction, seed, (realised, directions), chosen)
+        from mergekit_ram.inspection.inspect import inspect
+        from mergekit_ram.inspection.sample import Sample
+
+        record = inspect(
+            source,
+            options,
+            epsilons=tuple(sorted(set(epsilons))),
+            sample=None if fraction is None else Sample(fraction, seed or 0),
+            realised=realised,
+            directions=directions,
+        )
     _give_out(record, json_file, html_file)
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
 
 
 def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) -> None:
-    """Nobody wants to hear after an hour that the result has no place."""
+    """Fail before a long run if an output file cannot be written."""
     wanted = [Path(json_file)] if json_file and json_file != STANDARD_OUTPUT else []
     wanted += [html_file] if html_file else []
     taken = [source.resolve()]
@@ -169,10 +191,6 @@ def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) 
                 f"{path} cannot be written: it is a folder, or in no folder that can be written "
                 "to. Choose another file."
             )
-    if html_file is not None:
-        from mergekit_ram.show.page import check_available
-
-        check_available()
 
 
 def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
@@ -186,30 +204,6 @@ def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None)
     if source.is_dir():
         return compared_with_weights(read_record(source), source)
     return read_record(source)
-
-
-def _inspected(
-    path: Path,
-    epsilons: tuple[float, ...],
-    fraction: float | None,
-    seed: int,
-    wanted: tuple[bool, bool | None],
-    chosen: Chosen,
-) -> OverlapRecord:
-    from mergekit_ram.inspection.inspect import inspect as inspect_merge
-    from mergekit_ram.inspection.sample import Sample
-
-    realised, directions = wanted
-    # First, since it sets up the log.
-    options = chosen.applied()
-    return inspect_merge(
-        path,
-        options,
-        epsilons=tuple(sorted(set(epsilons))),
-        sample=None if fraction is None else Sample(fraction, seed),
-        realised=realised,
-        directions=directions,
-    )
 
 
 def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | None) -> None:
@@ -234,36 +228,3 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}. Choose another file.") from None
     click.echo(f"wrote {path}", err=True)
-
-
-main.add_command(merge)
-
-
-@main.command(short_help="Show versions, and whether the plugin is on.")
-@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
-def status(folder: Path | None) -> None:
-    """Show versions, whether the plugin is on, and who owns ram and ram_plus here.
-
-    With the FOLDER of an unfinished `mergekit-ram merge`: how far it is.
-    """
-    if folder is not None:
-        from mergekit_ram.units.progress import progress_text
-
-        click.echo(progress_text(folder), nl=False)
-        return
-    from mergekit_ram.status import status_text
-
-    logging.basicConfig(level=logging.WARNING)
-    click.echo(status_text(), nl=False)
-
-
-@main.command()
-def schema() -> None:
-    """Print the JSON schema of --json and of ram_overlap.json."""
-    from mergekit_ram.record.schema import OverlapRecord
-
-    click.echo(json.dumps(OverlapRecord.model_json_schema(mode="serialization"), indent=1))
-
-
-if __name__ == "__main__":
-    main()
