@@ -99,7 +99,7 @@ class Look:
         from mergekit.options import MergeOptions
 
         import mergekit_ram
-        from mergekit_ram.inspection.sampling import Sample
+        from mergekit_ram.inspection.sample import Sample
 
         logging.disable(logging.INFO)
         LoaderCache.loaders.clear()

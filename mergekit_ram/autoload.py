@@ -34,7 +34,7 @@ ARCHITECTURE_FUNCTION = "get_architecture_info"
 RUN_FUNCTION = "run_merge"
 
 PLANNER_MODULES = ("mergekit.plan", "mergekit.scripts.merge_raw_pytorch")
-MERGING_MODULES = ("plan.preflight", "plan.tasks", "plan.writing", "record.merge", "show.card")
+MERGING_MODULES = ("plan.inventory", "plan.tasks", "plan.writing", "record.merge", "show.card")
 """Of ours, what a planned merge needs: a mergekit that it does not fit is refused beforehand."""
 
 LOG = logging.getLogger("mergekit_ram")
@@ -189,10 +189,10 @@ def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
     """The registry's refusal of a method that does not exist, with the nearest that does."""
     if _failure is not None or len(asked) != 1 or not isinstance(asked[0], str):
         return error
-    from mergekit_ram.plan import misspelt
+    from mergekit_ram.plan import recipe
 
     methods = sys.modules[REGISTRY_MODULE].registered_methods()
-    return misspelt.unknown_method(asked[0], [method.spec.name for method in methods])
+    return recipe.unknown_method(asked[0], [method.spec.name for method in methods])
 
 
 def _is_ours(name: object) -> bool:
@@ -264,24 +264,24 @@ def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
         from mergekit.merge_methods import get
 
         from mergekit_ram.merges import boundary
-        from mergekit_ram.plan import misplaced
+        from mergekit_ram.plan import recipe
     with boundary.working("the merge"):
         if source:
-            misplaced.warn_about_places(source, get(method).spec)
+            recipe.warn_about_places(source, get(method).spec)
         return wrapped(*args, **kwargs)
 
 
 def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     config = kwargs.get("config", args[0] if args else None)
     if not _is_ours(getattr(config, "merge_method", None)):
-        if "mergekit_ram.plan.models" in sys.modules:
-            sys.modules["mergekit_ram.plan.models"].forget_loaders()
+        if "mergekit_ram.models.prepare" in sys.modules:
+            sys.modules["mergekit_ram.models.prepare"].forget_loaders()
         return wrapped(*args, **kwargs)
     from mergekit_ram.compatibility import understood
 
     with understood():
-        from mergekit_ram.plan import models
-    return models.find_architecture(wrapped, config, *args, **kwargs)
+        from mergekit_ram import host
+    return host.find_architecture(*args, **kwargs)
 
 
 def _wrap_command(module: ModuleType) -> None:

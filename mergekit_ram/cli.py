@@ -196,7 +196,7 @@ def _inspected(
     chosen: Chosen,
 ) -> OverlapRecord:
     from mergekit_ram.inspection.inspect import inspect as inspect_merge
-    from mergekit_ram.inspection.sampling import Sample
+    from mergekit_ram.inspection.sample import Sample
 
     realised, directions = wanted
     # First, since it sets up the log.

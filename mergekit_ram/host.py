@@ -26,11 +26,12 @@ from mergekit_ram.methods import RamMerge, RamPlusMerge
 from mergekit_ram.patches import PATCHING, put, undo, wrap
 
 if TYPE_CHECKING:
+    from mergekit.architecture import ModelArchitecture
     from mergekit.config import MergeConfiguration
     from mergekit.options import MergeOptions
 
-    from mergekit_ram.merges.ledger import Ledger
     from mergekit_ram.merges.loads import PlannedOutput
+    from mergekit_ram.record.counter import OverlapCounter
     from mergekit_ram.record.merge import MergeRecorder
 
 PLANNER_MODULE = "mergekit.plan"
@@ -48,7 +49,7 @@ class _Plan:
     """What the writing of a plan's merges needs to know."""
 
     method: str
-    ledger: Ledger
+    ledger: OverlapCounter
     output: PlannedOutput
 
     def recorder(self) -> MergeRecorder:
@@ -120,33 +121,35 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     if not isinstance(getattr(planner, "_method", None), RamMerge):
         return wrapped(*args, **kwargs)
     from mergekit_ram.merges import boundary
-    from mergekit_ram.plan import checks, head, idle, layouts, misspelt, models, ownership, tasks
+    from mergekit_ram.models.prepare import is_tied, prepared_models
+    from mergekit_ram.plan import inventory, recipe, tasks, warnings
 
-    ownership.say_whose_method(planner._method.spec.name)
+    warnings.say_whose_method(planner._method.spec.name)
     out_config = planner.out_model_config
-    prepared = models.ready(planner.config, planner.options, planner.arch_info, out_config)
+    prepared = prepared_models(planner.config, planner.options)
+    prepared.fit(out_config)
     planner.arch_info = prepared.architecture
     with boundary.working("planning the merge"):
         wrapped(*args, **kwargs)
-    misspelt.warn_about_parameters(planner.config, planner._method.spec)
+    recipe.warn_about_parameters(planner.config, planner._method.spec)
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
     ]
-    output = checks.check_plan(merges, prepared, out_config)
-    idle.warn_about_idle_merges(merges)
+    output = inventory.check_plan(merges, prepared, out_config)
+    warnings.warn_about_idle_merges(merges)
     has_sides = isinstance(planner._method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
         output.loads,
         quiet=planner.options.quiet,
         device=tasks.counting_device(planner.options),
-        ties_embeddings=head.ties(out_config),
-        layouts=layouts.layouts_of(out_config) if has_sides else None,
+        ties_embeddings=is_tied(out_config),
+        layouts=prepared.layout.sides if prepared.layout and has_sides else None,
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    _plans[planner] = _Plan(planner._method.spec.name, planned.ledger, output)
+    _plans[planner] = _Plan(planner._method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(wrapped: Callable[..., Any], planner: Any, args: Any, kwargs: Any) -> Any:
@@ -179,6 +182,25 @@ def _generate_card(wrapped: Callable[..., str], instance: Any, args: Any, kwargs
     if recorded is None or recorded[0] is not config:
         return wrapped(*args, **kwargs)
     return whole_card(partial(wrapped, *args, **kwargs), recorded[1].record)
+
+
+def find_architecture(
+    config: MergeConfiguration, options: MergeOptions | None = None
+) -> ModelArchitecture:
+    """The architecture of a merge of ours, after a check of its models' files.
+
+    Raises:
+        InputError: the models' files are broken, or do not fit together; an unknown dtype.
+    """
+    from mergekit.options import MergeOptions
+
+    from mergekit_ram.models.prepare import prepare
+    from mergekit_ram.plan import recipe
+
+    options = options or MergeOptions()
+    recipe.check_dtypes(config)
+    recipe.check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    return prepare(config, options).architecture
 
 
 def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
@@ -262,21 +284,21 @@ def _patch_raw_planner() -> None:
 
 def _finalize_raw(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
     """Exchange the merges in the list of save tasks, which the planner goes on to return."""
-    from mergekit_ram.plan import checks, folder, idle, lock, ownership, tasks, writing
+    from mergekit_ram.plan import folder, inventory, lock, tasks, warnings, writing
 
-    saves = checks.listed(kwargs.get("tensor_save_tasks", ()))
+    saves = inventory.listed(kwargs.get("tensor_save_tasks", ()))
     if not any(_is_ours(getattr(save, "tensor_task", None)) for save in saves):
         return wrapped(*args, **kwargs)
     merges = [tasks.may_be_lacked(save.tensor_task) for save in saves]
-    ownership.say_whose_method(merges[0].method_name)
-    output = checks.check_raw_plan(merges)
+    warnings.say_whose_method(merges[0].method_name)
+    output = inventory.check_raw_plan(merges)
     models = [model.model.path for model in merges[0].model_order]
     out_path = kwargs["writer_task"].out_path
     folder.check_output(out_path, output.size, map(os.path.dirname, models))
     held = lock.lock_folder(out_path)
-    idle.warn_about_idle_merges(merges)
+    warnings.warn_about_idle_merges(merges)
     planned = tasks.plan_merges(merges, output.loads)
-    recorder = _Plan(merges[0].method_name, planned.ledger, output).recorder()
+    recorder = _Plan(merges[0].method_name, planned.counter, output).recorder()
     saves[:] = writing.guard_writing(
         [
             save.model_copy(update={"tensor_task": merge})

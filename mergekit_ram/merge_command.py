@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from mergekit_ram.options import MERGE_OPTIONS, Chosen, with_options
-from mergekit_ram.units import early
 
 ENGINES = ("local", "ray")
-"""The values of :class:`mergekit_ram.units.engines.Engine`, whose import takes seconds."""
+"""Where workers run: on this machine, or on a Ray cluster."""
 
 
 class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
@@ -28,17 +27,7 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
         return range(int(first), int(end))
 
 
-class _MergeCommand(click.Command):
-    """Starts the server of workers before what takes seconds to import is imported here."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        early.start_for(args)
-        return super().parse_args(ctx, args)
-
-
-@click.command(
-    "merge", cls=_MergeCommand, short_help="Merge by units of work, going on after a crash."
-)
+@click.command("merge", short_help="Merge by units of work, resuming after a crash.")
 @click.argument(
     "config_file",
     metavar="CONFIG.yml",
@@ -69,7 +58,7 @@ class _MergeCommand(click.Command):
     "--units",
     "only",
     type=UnitRange(),
-    help="Do these units alone, others are done elsewhere; whoever does the last one finishes.",
+    help="Do these units alone, others are done elsewhere; --finalise makes the model of them.",
 )
 @click.option(
     "--finalise", is_flag=True, help="Do no unit; finish a merge whose units are all done."
@@ -107,16 +96,22 @@ def command(
     How far is it?
       mergekit-ram status ./merged
     """
-    from mergekit_ram.units.driver import How
-    from mergekit_ram.units.engines import Engine
-    from mergekit_ram.units.merge import estimated, merge, read_merge
+    from mergekit_ram.units.driver import merge
+    from mergekit_ram.units.estimate import estimate
+    from mergekit_ram.units.job import read_job
     from mergekit_ram.units.progress import progress_text
 
-    if finalise:
-        only = range(0)
-    how = How(workers=workers, engine=Engine(engine), only=only, restart=restart)
-    request = read_merge(config_file, out_path, chosen.applied())
+    job = read_job(
+        config_file,
+        out_path,
+        chosen.applied(),
+        workers=workers,
+        engine=engine,
+        units=None if finalise else only,
+        finalise=finalise,
+        restart=restart,
+    )
     if only_estimate:
-        click.echo(estimated(request).text(), nl=False)
-    elif not merge(request, how):
+        click.echo(estimate(job), nl=False)
+    elif not merge(job):
         click.echo(progress_text(out_path), nl=False, err=True)

@@ -100,10 +100,12 @@ class TensorOverlap(BaseModel, frozen=True):
     def changed(self) -> int:
         """Parameters that at least one agent changed."""
         # A parameter that k + 1 agents changed is counted once by each of them.
-        return sum(
+        changed = sum(
             degree // (others + 1)
             for others, degree in enumerate(_total(agent.overlap_degree for agent in self.agents))
         )
+        # Estimates of a sample are rounded one by one.
+        return min(changed, self.numel)
 
     @model_validator(mode="after")
     def _agents_are_distinct(self) -> TensorOverlap:

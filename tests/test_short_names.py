@@ -12,22 +12,22 @@ CHECKPOINTS = [f"/data/runs/2026-11/{name}/checkpoint-500" for name in ("coder",
 @pytest.mark.parametrize(
     ("models", "expected"),
     [
-        (["./agents/add", "./agents/sort/"], ("./agents/add", "./agents/sort/")),
+        (["./agents/add", "./agents/sort/"], ("add", "sort")),
         (["one/agent", "two/agent"], ("one/agent", "two/agent")),
         (["agent", "x/agent"], ("agent", "x/agent")),
-        (CHECKPOINTS, ("…/coder/…", "…/tool/…")),
+        (CHECKPOINTS, ("coder/checkpoint-500", "tool/checkpoint-500")),
         (
             [CHECKPOINTS[0], "/data/runs/2026-11/tool/last"],
-            ("…/coder/checkpoint-500", "…/tool/last"),
+            ("coder/checkpoint-500", "tool/last"),
         ),
-        (["Gen-Verse/ReasonFlux-Coder-7B", "a/b"], ("…/ReasonFlux-Coder-7B", "…/b")),
+        (["Gen-Verse/ReasonFlux-Coder-7B", "a/b"], ("ReasonFlux-Coder-7B", "b")),
         (
             ["run-2026-11-28-learning-rate-1-coder", "run-2026-11-28-learning-rate-1-tool"],
-            ("…1-28-learning-rate-1-coder", "…11-28-learning-rate-1-tool"),
+            ("run-2026-11-28…-rate-1-coder", "run-2026-11-28…g-rate-1-tool"),
         ),
         (
             ["a" * 40 + "1", "a" * 40 + "1"],
-            ("1 aaaaaaaaaaaaa…aaaaaaaaaaaa1", "2 aaaaaaaaaaaaa…aaaaaaaaaaaa1"),
+            ("1 aaaaaaaaaaaaaa…aaaaaaaaaaaa1", "2 aaaaaaaaaaaaaa…aaaaaaaaaaaa1"),
         ),
     ],
 )

@@ -38,7 +38,7 @@ class RoundedShares:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, torch.dtype], _Seen] = {}
 
-    def look(
+    def add(
         self, group: TensorGroup, settings: Mapping[str, Any], dtype: torch.dtype | None
     ) -> None:
         """Compare one tensor of the agents with the base's.

@@ -1,43 +1,121 @@
-"""The passes over the tensors of a plan, one large tensor of each model in memory."""
+"""The passes over the tensors of a plan, with one tensor of every model in memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import cast
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
-from mergekit.common import ModelReference
+from mergekit.common import dtype_from_name
+from mergekit.merge_methods.base import TensorEntry
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.inspection.batches import in_batches
-from mergekit_ram.inspection.disk import Disk
-from mergekit_ram.inspection.drawn import Directions, DrawnTensor
-from mergekit_ram.inspection.rounded import RoundedShares
-from mergekit_ram.inspection.sampling import Drawn, Sample
-from mergekit_ram.inspection.strata import Stratum
-from mergekit_ram.kernels.recipe import Recipe
+from mergekit_ram.directions import default_layout
+from mergekit_ram.inspection.sample import Rows, Sample
+from mergekit_ram.kernels import direction_sums, energies
+from mergekit_ram.kernels.direction_sums import DirectionSums
+from mergekit_ram.kernels.sums import Array, Observed
 from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.progress import progress
-from mergekit_ram.tensors import agent_name
+from mergekit_ram.tensors import agents_at_work, base_of, check_values, named_errors, recipe_of
 
 KEPT_BYTES = 2**30
-"""Of a sample that stays in memory for the second pass; a larger one is read again."""
+"""Size of a sample that is kept in memory for the second pass; a larger one is read again."""
 
 COUNTING = "Counting overlaps"
 COUNTING_AND_SOLVING = "Counting overlaps, solving for directions (--no-directions is faster)"
+ROUNDING = "Rounding the output"
+
+
+@dataclass(frozen=True)
+class Directions:
+    """How ``ram_directions`` would merge a model."""
+
+    ridge: float
+    layouts: Sides
+
+
+@dataclass(frozen=True)
+class SampledTensor:
+    """One tensor of all models, whole or a sample of its rows, with its parameters."""
+
+    merge: ExecuteMergeMethodTask
+    numel: int
+    """Of the whole tensor."""
+    rows: Rows
+    settings: dict[str, Any]
+    dtype: torch.dtype | None
+    """The inputs are rounded to it first."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.tensor.nbytes for entry in self.rows.group.entries)
+
+    @cached_property
+    def agents(self) -> list[TensorEntry]:
+        """The agents that take part, of checked dtypes."""
+        agents = agents_at_work(self.rows.group, self.settings)
+        check_values(self.rows.group, agents)
+        return agents
+
+    def observe(self, thresholds: Sequence[float]) -> Observed:
+        """Everything but ``realised_rescale``, at the merge's ε and further ones."""
+        plain = {name: value for name, value in self.settings.items() if name != "rescale"}
+        base, *agents = self._tensors
+        with self._named_errors():
+            recipe = recipe_of(plain, self.agents, self.dtype, None)
+            return energies.observe(
+                recipe, base, agents, thresholds=thresholds, numels=self.rows.numels
+            )
+
+    def realise(self, statistics: OverlapStatistics) -> Array:
+        """How much of λ the rounding of the merged tensor leaves."""
+        settings, out_dtype = with_rescale(self.settings, statistics), self.merge.out_dtype
+        base, *agents = self._tensors
+        with self._named_errors():
+            recipe = recipe_of(settings, self.agents, self.dtype, dtype_from_name(out_dtype))
+            return energies.realise(recipe, base, agents, numels=self.rows.numels)
+
+    def measure(self, directions: Directions) -> DirectionSums:
+        """How much ``ram_directions`` would keep of the whole tensor."""
+        settings, agents = self.settings, self.agents
+        name = self.merge.output_weight.name
+        base, *tensors = self._tensors
+        with self._named_errors():
+            return direction_sums.measure(
+                base,
+                tensors,
+                epsilon=settings["epsilon"],
+                ridge=directions.ridge,
+                weight=settings["weight"].values_for(agents) if agents else (),
+                scale=settings["scale"],
+                layout=directions.layouts.find(name) or default_layout(name, base.shape),
+                dtype=self.dtype,
+            )
+
+    @property
+    def _tensors(self) -> list[torch.Tensor]:
+        return [base_of(self.rows.group).tensor, *(agent.tensor for agent in self.agents)]
+
+    def _named_errors(self) -> AbstractContextManager[None]:
+        group = self.rows.group
+        return named_errors(group, [base_of(group), *self.agents])
 
 
 class Walk:
-    """Passes over the tensors of a plan, one large tensor of each model in memory.
+    """One pass over the tensors of a plan, and a second one over the same rows.
 
     Args:
         merges: of every weight of the output, once.
         device: to compute on.
-        sample: of the rows to look at; all by default.
+        sample: of the rows; by default tensors are read whole.
         quiet: no progress bar.
     """
 
@@ -48,73 +126,39 @@ class Walk:
         sample: Sample | None,
         quiet: bool,
     ):
-        self._merges = merges
-        self._device = device
-        self._sample = sample
-        self._quiet = quiet
-        self._kept: list[DrawnTensor] = []
-        self._disk = Disk()
-        self.rounded = RoundedShares()
+        self._merges, self._device = merges, device
+        self._sample, self._quiet = sample, quiet
+        self._kept: list[SampledTensor] | None = None if sample is None else []
 
-    def observe(
-        self, thresholds: Sequence[float], directions: Directions | None = None
-    ) -> Iterator[Stratum]:
-        """Everything but ``realised_rescale``.
-
-        Args:
-            thresholds: further ε to count at.
-            directions: how ``ram_directions`` would merge; by default that is not looked at.
-        """
+    def first(self, title: str) -> Iterator[SampledTensor]:
+        """Load the tensors, and keep a sample that is small enough for the second pass."""
         size = 0
-        title = COUNTING if directions is None else COUNTING_AND_SOLVING
-        for batch in in_batches(self._tensors(title), _plain_recipe):
-            for tensor, seen in zip(batch.tensors, batch.observe(thresholds), strict=True):
-                group = tensor.drawn.group
-                yield Stratum(
-                    merge=tensor.merge,
-                    numel=tensor.numel,
-                    agents=tuple(agent_name(entry.id) for entry in group.non_base),
-                    models=tuple(cast(ModelReference, entry.id) for entry in tensor.agents),
-                    seen=seen,
-                    groups=tensor.drawn.groups,
-                    directions=None if directions is None else tensor.measured(directions),
-                )
-                self.rounded.look(group, tensor.settings, tensor.dtype)
-                size += tensor.nbytes
-                if self._sample is not None and size <= KEPT_BYTES:
-                    self._kept.append(tensor)
-                else:
-                    self._kept.clear()
+        for tensor in self._load(title):
+            yield tensor
+            size += tensor.nbytes
+            if self._kept is not None and size <= KEPT_BYTES:
+                self._kept.append(tensor)
+            else:
+                self._kept = None
 
-    def realise(self, strata: Sequence[Stratum], statistics: OverlapStatistics) -> None:
-        """Add to every stratum what rounding leaves of λ_t."""
-        is_kept = len(self._kept) == len(strata)
-        again = self._kept if is_kept else self._tensors("Rounding the output")
+    def second(self) -> Iterator[SampledTensor]:
+        """The same tensors again, after the first pass."""
+        return self._load(ROUNDING) if self._kept is None else iter(self._kept)
 
-        def recipe(tensor: DrawnTensor) -> Recipe:
-            settings = with_rescale(tensor.settings, statistics)
-            return tensor.recipe(settings, tensor.merge.out_dtype)
-
-        found = (sums for batch in in_batches(again, recipe) for sums in batch.realise())
-        for stratum, sums in zip(strata, found, strict=True):
-            stratum.realised = sums
-
-    def _tensors(self, title: str) -> Iterator[DrawnTensor]:
+    def _load(self, title: str) -> Iterator[SampledTensor]:
         tokenizers: Tokenizers = {}
         started, read = time.perf_counter(), 0
         bar = progress(self._merges, title, unit="tensor", quiet=self._quiet)
         for merge in bar:
-            # A sample is drawn before anything is moved.
+            # A sample is drawn before anything is moved to another device.
             loaded = load_group(merge, tokenizers, torch.device("cpu"))
             if loaded is None:
                 continue
             numel = loaded.group.entries[0].tensor.numel()
-            drawn = Drawn.whole(loaded.group)
-            if self._sample is not None:
-                drawn = self._sample.draw(loaded.group, self._disk)
+            rows = self._sample.draw(loaded.group) if self._sample else Rows.whole(loaded.group)
             if self._device.type != "cpu":
-                drawn = replace(drawn, group=map_tensors(drawn.group, self._moved))
-            tensor = DrawnTensor(merge, numel, drawn, loaded.settings, loaded.dtype)
+                rows = replace(rows, group=map_tensors(rows.group, self._moved))
+            tensor = SampledTensor(merge, numel, rows, loaded.settings, loaded.dtype)
             yield tensor
             read += tensor.nbytes
             rate = read / (time.perf_counter() - started)
@@ -122,9 +166,3 @@ class Walk:
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device)
-
-
-def _plain_recipe(tensor: DrawnTensor) -> Recipe:
-    """λ is not known yet, and not asked for."""
-    plain = {name: value for name, value in tensor.settings.items() if name != "rescale"}
-    return tensor.recipe(plain)

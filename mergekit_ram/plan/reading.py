@@ -13,10 +13,13 @@ from mergekit.config import MergeConfiguration
 from mergekit.merge_methods import get
 
 from mergekit_ram.merges import boundary
-from mergekit_ram.merges.headers import read_shard
-from mergekit_ram.plan.misplaced import Level, check_dtypes, warn_about_places
-from mergekit_ram.plan.misspelt import warn_about_parameters
-from mergekit_ram.plan.recipe import read_yaml, understood_as
+from mergekit_ram.models.checkpoints import read_shard
+from mergekit_ram.plan.recipe import (
+    check_dtypes,
+    read_recipe,
+    warn_about_parameters,
+    warn_about_places,
+)
 
 SAFETENSORS = ".safetensors"
 
@@ -28,8 +31,7 @@ def run_yaml(command: Callable[[], Any], path: Path) -> Any:
         InputError: it is no YAML, or no configuration of mergekit; what a merge refuses comes
             from further in.
     """
-    _, recipe = read_yaml(path)
-    understood_as(MergeConfiguration, recipe, path)
+    read_recipe(path, MergeConfiguration)
     return command()
 
 
@@ -40,14 +42,13 @@ def run_raw(command: Callable[[], Any], path: Path) -> Any:
         RamError: it is no YAML or no configuration, names no dtype or a broken file, or cannot
             be merged.
     """
-    from mergekit.scripts.merge_raw_pytorch import InputModelDefinition, RawPyTorchMergeConfig
+    from mergekit.scripts.merge_raw_pytorch import RawPyTorchMergeConfig
 
-    _, recipe = read_yaml(path)
-    config = understood_as(RawPyTorchMergeConfig, recipe, path)
+    recipe = read_recipe(path, RawPyTorchMergeConfig)
+    config = recipe.config
     check_dtypes(config)
     spec = get(config.merge_method).spec
-    model = Level("model", InputModelDefinition, {})
-    warn_about_places(recipe, spec, Level("recipe", RawPyTorchMergeConfig, {"models": model}))
+    warn_about_places(recipe.data, spec, RawPyTorchMergeConfig)
     warn_about_parameters(config, spec)
     paths = [config.base_model, *(entry.model for entry in config.models)]
     for weights in filter(None, dict.fromkeys(paths)):

@@ -1,89 +1,61 @@
-"""A configuration of mergekit, read from its file."""
+"""Reads a recipe, mergekit's YAML of a merge, and names what in it has no effect or no meaning."""
 
 from __future__ import annotations
 
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import yaml
+from mergekit.common import dtype_from_name
 from mergekit.config import MergeConfiguration
+from mergekit.merge_methods.base import MergeMethodSpec
 from pydantic import BaseModel, ValidationError
 
-from mergekit_ram.errors import InputError, one_line
+from mergekit_ram.errors import InputError, MethodError, one_line
 
-Model = TypeVar("Model", bound=BaseModel)
+LOG = logging.getLogger("mergekit_ram")
 
-WHAT_FAILS = (
-    OSError,
-    ValueError,
-    yaml.YAMLError,
-    RuntimeError,
-    LookupError,
-    TypeError,
-    AttributeError,
-)
-"""RuntimeError is mergekit's of a model's name that it cannot take apart, such as ``a+b+c``.
+Config = TypeVar("Config", bound=BaseModel)
 
-The last three are the YAML reader's of values that are not what their tags say.
-"""
-
-WAY_OUT = "Give the YAML file of a merge."
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+REMEDY = "Give the YAML file of a merge."
+SIMILAR = 0.5
+"""Share of letters in common that lets `bf16` suggest `bfloat16`."""
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A configuration as text, and as mergekit understands it."""
+class Recipe(Generic[Config]):
+    """A recipe as text, as YAML, and as one of mergekit's commands understands it."""
 
     text: str
-    config: MergeConfiguration
+    data: Any
+    config: Config
 
 
-def read_recipe(path: str | Path, way_out: str = WAY_OUT) -> Recipe:
-    """A configuration of any merge method.
+def read_recipe(path: str | Path, schema: type[Config], remedy: str = REMEDY) -> Recipe[Config]:
+    """Read a recipe of any merge method.
 
     Args:
         path: of the YAML file.
-        way_out: a sentence about what is to be given.
+        schema: the command's class of configurations.
+        remedy: a sentence that says what to give instead.
 
     Raises:
-        InputError: the file cannot be read as one.
-    """
-    text, recipe = read_yaml(path, way_out)
-    return Recipe(text, understood_as(MergeConfiguration, recipe, path, way_out))
-
-
-def read_yaml(path: str | Path, way_out: str = WAY_OUT) -> tuple[str, object]:
-    """The text of a YAML file, and what it holds.
-
-    Raises:
-        InputError: it is no YAML, or not in UTF-8.
+        InputError: the file cannot be read, is no YAML in UTF-8, or no such configuration.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        return text, yaml.safe_load(text)
-    except WHAT_FAILS as error:
-        raise _unreadable(path, error, way_out) from None
-
-
-def understood_as(
-    schema: type[Model], recipe: object, path: str | Path, way_out: str = WAY_OUT
-) -> Model:
-    """What a YAML file holds as one of mergekit's commands understands it.
-
-    Raises:
-        InputError: the command cannot.
-    """
-    try:
-        return schema.model_validate(recipe)
-    except WHAT_FAILS as error:
-        raise _unreadable(path, error, way_out) from None
-
-
-def _unreadable(path: str | Path, error: Exception, way_out: str) -> InputError:
-    return InputError(
-        f"{path} cannot be read as a configuration of mergekit: {_reason(error)}. {way_out}"
-    )
+        data = yaml.safe_load(text)
+        return Recipe(text, data, schema.model_validate(data))
+    except Exception as error:  # the YAML reader and mergekit's validators fail in many ways
+        raise InputError(
+            f"{path} cannot be read as a configuration of mergekit: {_reason(error)}. {remedy}"
+        ) from None
 
 
 def _reason(error: Exception) -> str:
@@ -97,3 +69,151 @@ def _reason(error: Exception) -> str:
         parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]]
         found.append(f"{''.join(parts).lstrip('.') or 'the whole'}: {problem['msg']}")
     return "; ".join(found)
+
+
+def check_dtypes(config: Any) -> None:
+    """Refuse a ``dtype`` or ``out_dtype`` of a configuration that mergekit does not know.
+
+    Raises:
+        InputError: see :func:`check_dtype`.
+    """
+    for key in ("dtype", "out_dtype"):
+        check_dtype(f"{key}: ", getattr(config, key))
+
+
+def check_dtype(key: str, value: str | None) -> None:
+    """Refuse a dtype that mergekit does not know, before anything is opened.
+
+    Args:
+        key: as it stands before the value.
+        value: the dtype's name.
+
+    Raises:
+        InputError: it names the key, the value and the dtypes that there are.
+    """
+    try:
+        dtype_from_name(value)
+    except RuntimeError:
+        close = difflib.get_close_matches(str(value), DTYPES, n=1, cutoff=SIMILAR)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise InputError(
+            f"`{key}{value}` is no dtype that mergekit knows; it knows {', '.join(DTYPES)}.{hint}"
+        ) from None
+
+
+def unknown_method(name: str, known: Iterable[str]) -> MethodError:
+    """The error about a merge method that does not exist.
+
+    >>> str(unknown_method("RAM+", ["linear", "ram", "ram_plus"]))
+    "Unimplemented merge method RAM+: did you mean 'ram_plus'?"
+    """
+    names = sorted(known)
+    spoken = name.lower().replace("+", "_plus")
+    hint = _did_you_mean(spoken, names) or f"there are {', '.join(names)}."
+    return MethodError(f"Unimplemented merge method {name}: {hint}")
+
+
+def warn_about_places(
+    data: Any, spec: MergeMethodSpec, schema: type[BaseModel] = MergeConfiguration
+) -> None:
+    """Warn of every key that has no effect where it stands; mergekit drops it without a word.
+
+    Args:
+        data: the recipe as YAML, or its text.
+        spec: of the merge method.
+        schema: the command's class of configurations.
+    """
+    if isinstance(data, str):
+        with suppress(yaml.YAMLError):
+            data = yaml.safe_load(data)
+    for section in _sections(data, schema, "at the top"):
+        for key in section.values:
+            if key not in section.schema.model_fields:
+                remedy = _remedy(key, section, spec, schema)
+                LOG.warning("key '%s' %s has no effect: %s", key, section.place, remedy)
+
+
+def warn_about_parameters(config: BaseModel, spec: MergeMethodSpec) -> None:
+    """Warn of parameters that the method does not know, or not there; mergekit ignores both."""
+    known = [parameter.name for parameter in spec.parameters]
+    shared = [parameter.name for parameter in spec.shared_parameters]
+    reasons: dict[str, str] = {}
+    for section in _sections(config.model_dump(), type(config), "at the top"):
+        for name in section.values.get("parameters") or ():
+            if name not in known:
+                hint = _did_you_mean(name, known) or f"it knows {', '.join(known)}."
+                reasons[name] = f": {spec.name} does not know it; {hint}"
+            elif name in shared and section.is_of_model:
+                reasons[name] = (
+                    " under a model: it is one of the whole merge; write it under `parameters:` "
+                    "at the top, of a module, or of a slice"
+                )
+    for name, reason in reasons.items():
+        LOG.warning("parameter '%s' has no effect%s", name, reason)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A table of a recipe, the class that mergekit reads it as, and where it stands."""
+
+    values: Mapping[str, Any]
+    schema: type[BaseModel]
+    place: str
+
+    @property
+    def is_of_model(self) -> bool:
+        return "model" in self.schema.model_fields
+
+
+def _sections(value: Any, annotation: Any, place: str) -> Iterator[_Section]:
+    """All tables of a recipe whose keys mergekit knows, by the annotations of its classes."""
+    inner = get_args(annotation)
+    if _is_schema(annotation) and isinstance(value, Mapping):
+        if "model" in value and "model" in annotation.model_fields:
+            place = f"beside `model: {value['model']}`"
+        yield _Section(value, annotation, place)
+        for key, field in annotation.model_fields.items():
+            yield from _sections(value.get(key), field.annotation, f"in {key.removesuffix('s')}")
+    elif get_origin(annotation) is list and isinstance(value, list):
+        for number, item in enumerate(value, start=1):
+            yield from _sections(item, inner[0], f"{place} {number}")
+    elif get_origin(annotation) is dict and isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _sections(item, inner[1], f"{place} `{name}`")
+    elif sum(map(_is_schema, inner)) < 2:  # else the value chooses its class
+        for choice in inner:
+            yield from _sections(value, choice, place)
+
+
+def _homes(key: str, annotation: Any, place: str) -> Iterator[str]:
+    """The places of a recipe where a key has an effect."""
+    if _is_schema(annotation):
+        if key in annotation.model_fields:
+            yield place
+        for name, field in annotation.model_fields.items():
+            yield from _homes(key, field.annotation, f"in a {name.removesuffix('s')}")
+    for inner in get_args(annotation):
+        yield from _homes(key, inner, place)
+
+
+def _is_schema(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _remedy(key: Any, section: _Section, spec: MergeMethodSpec, schema: type[BaseModel]) -> str:
+    known = [parameter.name for parameter in spec.parameters]
+    if key in [parameter.name for parameter in spec.shared_parameters]:
+        return "write it under `parameters:` at the top"
+    if key in known:
+        whose = "that model" if section.is_of_model else "a model, or of all of them at the top"
+        return f"write it under `parameters:` of {whose}"
+    for home in _homes(key, schema, "at the top"):
+        return f"it belongs {home}"
+    return _did_you_mean(str(key), [*section.schema.model_fields, *known]) or (
+        f"{spec.name} does not know it; parameters stand under `parameters:`"
+    )
+
+
+def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean '{close[0]}'?" if close else None

@@ -9,9 +9,9 @@ needs no λ_t has its counts taken while it merges.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
@@ -32,18 +32,19 @@ from mergekit_ram.merges.groups import (
     settings_of,
     tensor_group,
 )
-from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.merges.shards import load_by_index
 from mergekit_ram.methods import needs_counting, with_rescale
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.layouts import Layouts
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
+from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.tensors import count_group, counting_merges
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
+
+TakeCounts = Callable[[str, TensorOverlap | None], None]
 
 _plan_numbers = itertools.count()
 
@@ -51,7 +52,7 @@ _plan_numbers = itertools.count()
 class ComputeDevice(Task[torch.Tensor], frozen=True):
     """An empty tensor that the executor moves to the device it computes on.
 
-    Whoever takes it as an argument can see from it which device that is.
+    A task that has it as an argument can see from it which device that is.
     """
 
     def arguments(self) -> dict[str, Task[Any]]:
@@ -77,35 +78,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     plan: int
     quiet: bool = False
     device: str | None = None
-    _ledger: Ledger = PrivateAttr()
-    _known: OverlapStatistics | None = PrivateAttr(default=None)
-
-    @classmethod
-    def of(
-        cls,
-        ledger: Ledger,
-        *,
-        quiet: bool,
-        device: str | None,
-        known: OverlapStatistics | None = None,
-    ) -> CountOverlaps:
-        """The counting task of one plan.
-
-        Args:
-            ledger: that takes the counts.
-            quiet: no progress bar.
-            device: to count on; by default the one that the executor computes on.
-            known: the counts, where they are known already.
-        """
-        task = cls(plan=next(_plan_numbers), quiet=quiet, device=device)
-        task._ledger = ledger  # type: ignore[misc]  # private attributes stay writable
-        task._known = known  # type: ignore[misc]
-        return task
-
-    @property
-    def known(self) -> OverlapStatistics | None:
-        """Counts that need not be taken."""
-        return self._known
+    _counter: OverlapCounter = PrivateAttr()
 
     def arguments(self) -> dict[str, Task[Any]]:
         return {"anchor": ComputeDevice()}
@@ -120,46 +93,49 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         return True
 
     def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:  # type: ignore[override]
-        if self._known is not None:
-            return self._ledger.complete(self._known.tensors)
+        counter = self._counter
+        if counter.recorded is not None:
+            return counter.complete(counter.recorded.statistics.tensors)
         device = torch.device(self.device) if self.device else anchor.device
         tokenizers: Tokenizers = {}
-        counted: list[TensorOverlap] = []
-        for merge in progress(
-            self._ledger.merges, "Counting overlaps", unit="tensor", quiet=self.quiet
-        ):
-            loaded = load_group(merge, tokenizers, device)
-            if loaded is not None:
-                counted.append(count_group(loaded.group, loaded.settings, dtype=loaded.dtype))
-            del loaded
-        return self._ledger.complete(counted)
+        # From the end, so that the page cache keeps what is merged first.
+        merges = progress(
+            counter.merges[::-1], "Counting overlaps", unit="tensor", quiet=self.quiet
+        )
+        counted = [count_merge(merge, tokenizers, device) for merge in merges]
+        return counter.complete(filter(None, reversed(counted)))
 
 
-class CountTaker(Protocol):
-    """Who takes the counts of tensors as they are merged; a ledger does."""
+def count_merge(
+    merge: ExecuteMergeMethodTask, tokenizers: Tokenizers, device: torch.device
+) -> TensorOverlap | None:
+    """Load and count the tensors of one merge; None where mergekit copies the tensor.
 
-    def add(self, name: str, counts: TensorOverlap | None) -> None:
-        """Take one tensor's counts; None where it was copied."""
+    Raises:
+        RamError: see :func:`load_group` and :func:`count_group`.
+    """
+    loaded = load_group(merge, tokenizers, device)
+    if loaded is None:
+        return None
+    return count_group(loaded.group, loaded.settings, dtype=loaded.dtype)
 
 
 class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[misc]
     """mergekit's merge of one tensor, with the rescale factors of the whole model."""
 
     statistics: CountOverlaps | None = None
-    _ledger: CountTaker | None = PrivateAttr(default=None)
+    _take: TakeCounts | None = PrivateAttr(default=None)
     _layout: Layout | None = PrivateAttr(default=None)
 
-    def counted_by(self, taker: CountTaker) -> RamMergeTask:
-        """The same merge, whose counts go elsewhere where it takes some."""
+    def counted_by(self, take: TakeCounts) -> RamMergeTask:
+        """The same merge, whose counts are given to another function if it takes some."""
         task = self.model_copy()
-        task._ledger = taker if self._ledger is not None else None
+        task._take = take if self._take is not None else None
         return task
 
     def arguments(self) -> dict[str, Task[Any]]:
-        arguments = super().arguments()
-        if self.statistics is not None:
-            arguments["statistics"] = self.statistics
-        return arguments
+        needed = {} if self.statistics is None else {"statistics": self.statistics}
+        return {**super().arguments(), **needed}
 
     def execute(  # type: ignore[override]
         self,
@@ -170,33 +146,29 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         at_hand = present(tensors)
         check_base_present(self, at_hand)
         task = self
-        if statistics is not None:
-            factors = self._rescaled(statistics, at_hand)
-            task = self.model_copy(update={"input_parameters": factors})
+        if statistics is not None and is_floating(at_hand):
+            rescaled = self._rescaled(statistics, at_hand)
+            task = self.model_copy(update={"input_parameters": rescaled})
         with named_refusals(), laid_out(self._layout):
-            if self._ledger is None:
+            if self._take is None:
                 return ExecuteMergeMethodTask.execute(task, at_hand)
             with counting_merges() as counted:
                 merged = ExecuteMergeMethodTask.execute(task, at_hand)
         if not counted and is_floating(at_hand):
             # The base alone has it: mergekit copies what the method never sees.
             counted = [count_group(tensor_group(self, at_hand), settings_of(self, []))]
-        self._ledger.add(self.output_weight.name, counted[0] if counted else None)
+        self._take(self.output_weight.name, counted[0] if counted else None)
         return merged
 
     def _rescaled(
-        self, statistics: OverlapStatistics, tensors: dict[ModelReference, torch.Tensor]
+        self, statistics: OverlapStatistics, tensors: Mapping[ModelReference, torch.Tensor]
     ) -> ImmutableMap[ModelReference, ImmutableMap[str, Any]]:
         """The agents' parameters with every λ_t filled in."""
-        if not is_floating(tensors):
-            return self.input_parameters
         agents = [model for model in agents_of(self) if model in tensors]
-        settings = with_rescale(settings_of(self, agents), statistics)
+        rescale = with_rescale(settings_of(self, agents), statistics)["rescale"]
         return ImmutableMap(
             {
-                agent: ImmutableMap(
-                    {**self.input_parameters[agent], "rescale": settings["rescale"][agent]}
-                )
+                agent: ImmutableMap({**self.input_parameters[agent], "rescale": rescale[agent]})
                 for agent in agents
             }
         )
@@ -204,10 +176,10 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
 
 @dataclass(frozen=True)
 class PlannedMerges:
-    """One plan's merges in mergekit's order, and the ledger that will hold their counts."""
+    """One plan's merges in mergekit's order, and the counter that receives their counts."""
 
     tasks: list[RamMergeTask]
-    ledger: Ledger
+    counter: OverlapCounter
 
 
 def plan_merges(
@@ -217,13 +189,13 @@ def plan_merges(
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
-    layouts: Layouts | None = None,
+    layouts: Sides | None = None,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
     Args:
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
-        loads: what they load.
+        loads: of every weight.
         quiet: no progress bar in the counting pass.
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
@@ -233,26 +205,24 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
-    load_by_index(loads)
     once = written_once(merges, ties_embeddings)
-    if any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges):
-        recorded = reuse.recorded_counts(once, loads)
-        origin = recorded.path if recorded else None
-        ledger = Ledger(once, quiet=quiet, counts_from=origin)
-        known = recorded.statistics if recorded else None
-        statistics = CountOverlaps.of(ledger, quiet=quiet, device=device, known=known)
-    else:
-        ledger, statistics = Ledger(once, quiet=quiet), None
-    tasks = [RamMergeTask(**{**dict(merge), "statistics": statistics}) for merge in merges]
-    if layouts is not None:
-        for task in tasks:
+    needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
+    recorded = reuse.recorded_counts(once, loads) if needs_pass else None
+    counter = OverlapCounter(once, quiet=quiet, recorded=recorded)
+    statistics = None
+    if needs_pass:
+        statistics = CountOverlaps(plan=next(_plan_numbers), quiet=quiet, device=device)
+        statistics._counter = counter  # type: ignore[misc]  # private attributes stay writable
+    counted_here = set() if needs_pass else {id(merge) for merge in once}
+    tasks = []
+    for merge in merges:
+        task = RamMergeTask(**{**dict(merge), "statistics": statistics})
+        if layouts is not None:
             task._layout = layouts.find(task.output_weight.name)
-    if statistics is None:
-        counted = {id(merge) for merge in once}
-        for task, merge in zip(tasks, merges, strict=True):
-            if id(merge) in counted:
-                task._ledger = ledger
-    return PlannedMerges(tasks, ledger)
+        if id(merge) in counted_here:
+            task._take = counter.add
+        tasks.append(task)
+    return PlannedMerges(tasks, counter)
 
 
 def counting_device(options: Any) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 Interval = tuple[float, float]
-Intervals = dict[str, Interval]
+Intervals = dict[str, Interval | None]
 Setting = float | tuple[float, ...]
 """A number that holds for all tensors, or the different ones in ascending order."""
 

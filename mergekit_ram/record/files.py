@@ -8,8 +8,8 @@ from pathlib import Path
 from mergekit.io import ShardedTensorIndex
 from safetensors import SafetensorError
 
-from mergekit_ram.merges.headers import broken, read_shard, shard_path
 from mergekit_ram.merges.loads import Load, PlannedLoads, short_digest
+from mergekit_ram.models.checkpoints import broken, read_shard, shard_path
 from mergekit_ram.record.contents import contents_digest
 from mergekit_ram.record.schema import FileRecord, ModelRecord
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.merges.headers import shard_path
 from mergekit_ram.merges.loads import PlannedLoads
+from mergekit_ram.models.checkpoints import shard_path
 
 FileState = tuple[int, int, int]
 """Size, time of the last change in nanoseconds, and number of the file's inode."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit_ram.merges.groups import agent_places
-from mergekit_ram.merges.ledger import Ledger
 from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize
 from mergekit_ram.merges.notes import Note
 from mergekit_ram.record.build import (
@@ -19,6 +18,7 @@ from mergekit_ram.record.build import (
     tensor_records,
     versions,
 )
+from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.files import model_records, written_files
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.inputs import InputFiles
@@ -46,7 +46,7 @@ class MergeRecorder:
     """
 
     method: str
-    ledger: Ledger
+    ledger: OverlapCounter
     dtypes: tuple[str, ...]
     loads: PlannedLoads
     models: tuple[ModelRecord, ...]
@@ -55,7 +55,7 @@ class MergeRecorder:
     notes: tuple[Note, ...] = ()
 
     @classmethod
-    def of(cls, method: str, ledger: Ledger, output: PlannedOutput) -> MergeRecorder:
+    def of(cls, method: str, ledger: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
         """Look at the models' files now, since they may be gone when the merge is done.
 
         Raises:

@@ -13,9 +13,9 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError, PlanError
 from mergekit_ram.merges.groups import agents_of
-from mergekit_ram.merges.headers import TensorHeader
 from mergekit_ram.merges.loads import Load, PlannedLoads, loading_digest
-from mergekit_ram.merges.naming import headers_of
+from mergekit_ram.models.checkpoints import TensorHeader
+from mergekit_ram.models.loader import headers_of
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record.files import model_records
 from mergekit_ram.record.schema import (

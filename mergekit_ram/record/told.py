@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from mergekit_ram.merges.ledger import described
 from mergekit_ram.names import labels
+from mergekit_ram.record.counter import agent_line
 from mergekit_ram.record.schema import OverlapRecord
 
 LOG = logging.getLogger("mergekit_ram")
@@ -26,7 +26,7 @@ def tell_of_merge(record: OverlapRecord) -> None:
         for name, agent in zip(names, record.agents, strict=True):
             factors = agent.rescale if isinstance(agent.rescale, tuple) else (agent.rescale,)
             takes_part = agent.weight != 0
-            DONE.info("%s", described(name, agent, factors if takes_part else ()))
+            DONE.info("%s", agent_line(name, agent, factors if takes_part else ()))
     for finding in record.findings:
         if finding.code not in WARNED_OF:
             DONE.info("finding: %s", finding.text)

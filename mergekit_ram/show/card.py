@@ -1,4 +1,4 @@
-"""The section of a merge's model card on the overlap of its agents."""
+"""Adds the overlap of the agents to a merge's model card."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from mergekit_ram.errors import one_line
 from mergekit_ram.patches import wrap
-from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, Setting
-from mergekit_ram.show import wording
+from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
+from mergekit_ram.show.columns import spanned
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
 from mergekit_ram.visible import as_code, in_markdown, visible
@@ -30,9 +30,9 @@ tags:
 ---
 # A merge by mergekit
 """
-"""In place of mergekit's card where that cannot be made; the recipe lies beside it."""
+"""In place of mergekit's card where that cannot be made; the recipe is beside it."""
 
-CARD_SECTION = """
+SECTION = """
 ## Overlap of the agents
 
 Merged by `{method}` of mergekit-ram {version} with {settings}. A parameter is active in an agent
@@ -41,18 +41,15 @@ that changed it by more than ε, and unique where no other agent did. All counts
 
 {table}
 {findings}"""
+ORIGIN = "\nThe counts were not taken in this merge: they are those of {path}."
 CODE = "`"
 """Findings have words of a recipe in these; in a name they do no harm."""
 
-FINDINGS_HEADING = "\nFindings:\n\n"
-
-ORIGIN = "\nThe counts were not taken in this merge: they are those of {path}."
-
 
 def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
-    """mergekit's model card with our section, where there is a record to tell of.
+    """mergekit's model card with our section, where there is a record.
 
-    mergekit writes it when everything is merged: whatever goes wrong in it is a warning.
+    mergekit writes the card after everything else, so a failure in it is only a warning.
 
     Args:
         write: makes mergekit's card.
@@ -71,11 +68,11 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
         card = HEAD
     finally:
         _is_written.reset(token)
-    return extended_card(card, record)
+    return card if record is None else card.rstrip("\n") + "\n" + card_section(record)
 
 
 def stay_here(cards: ModuleType | None) -> None:
-    """Let mergekit's cards of our merges ask no hub for what lies on this machine."""
+    """Keep mergekit's cards of our merges from asking the hub for models on this machine."""
     if callable(getattr(cards, "is_hf", None)):
         wrap(cards, "is_hf", _is_of_hub)
 
@@ -86,34 +83,19 @@ def _is_of_hub(wrapped: Callable[[str], bool], instance: Any, args: Any, kwargs:
     return False if _is_written.get() and os.path.exists(path) else wrapped(*args, **kwargs)
 
 
-def extended_card(card: str, record: OverlapRecord | None) -> str:
-    """A model card with our section, where there is a record to tell of."""
-    return card if record is None else card.rstrip("\n") + "\n" + card_section(record)
-
-
 def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
     settings = record.settings
-    named: dict[str, Setting | None] = {
-        "ε": settings.epsilon,
-        "r": settings.r,
-        "α": settings.alpha,
-        "ridge": settings.ridge,
-    }
-    given = [
-        f"{name} = {wording.spanned(value)}" for name, value in named.items() if value is not None
-    ]
-    return CARD_SECTION.format(
+    named = {"ε": settings.epsilon, "r": settings.r, "α": settings.alpha, "ridge": settings.ridge}
+    given = [f"{name} = {spanned(value)}" for name, value in named.items() if value is not None]
+    whole_names = {agent.model: agent.model for agent in record.agents}
+    findings = "".join(f"* {in_markdown(found.text, kept=CODE)}\n" for found in record.findings)
+    return SECTION.format(
         method=record.merge_method,
         version=record.versions.mergekit_ram,
         settings=", ".join(given),
         record=RECORD_NAME,
         origin=ORIGIN.format(path=as_code(record.counts_from)) if record.counts_from else "",
-        table=as_markdown(agent_table(record, whole_names=True)),
-        findings=_findings(record),
+        table=as_markdown(agent_table(record, whole_names)),
+        findings=f"\nFindings:\n\n{findings}" if findings else "",
     )
-
-
-def _findings(record: OverlapRecord) -> str:
-    lines = "".join(f"* {in_markdown(finding.text, kept=CODE)}\n" for finding in record.findings)
-    return FINDINGS_HEADING + lines if lines else ""

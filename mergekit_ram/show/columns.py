@@ -1,136 +1,186 @@
-"""What a column of a table is, and the columns that there are, each with what it means."""
+"""The columns of all tables: titles, meanings, and the form of their figures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
-from mergekit_ram.record.schema import Interval
-from mergekit_ram.show import wording
+from mergekit_ram.record.schema import Interval, Setting
+
+NOTHING = "–"
+INFINITE = "∞"
+
+LEAST_SHARE = 0.0001
+"""Smaller shares are shown as less than this."""
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+Form = Callable[[float], str]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column's name, and what it says in words."""
+def share(value: float) -> str:
+    """A share of 0 to 1 as a percentage."""
+    if 0 < value < LEAST_SHARE:
+        return f"< {100 * LEAST_SHARE:.2f} %"
+    return f"{100 * value:.2f} %"
 
-    title: str
-    meaning: str
+
+def count(number: float) -> str:
+    """A number of parameters, with separated thousands."""
+    return f"{number:,.0f}"
 
 
-@dataclass(frozen=True)
-class Cell:
+def factor(value: float) -> str:
+    """λ, the kept part of an update, or another figure around 1, with three decimals."""
+    if math.isinf(value):
+        return INFINITE if value > 0 else f"-{INFINITE}"
+    # Adding 0 takes the sign from a zero.
+    return f"{round(value, 3) + 0.0:,.3f}"
+
+
+def setting(value: float) -> str:
+    """ε, r or α as a person writes it."""
+    return f"{value:g}"
+
+
+def values(value: Setting | None) -> tuple[float, ...]:
+    """The different values of a setting."""
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def listed(value: Setting | None) -> str:
+    """All values of a setting."""
+    return ", ".join(map(setting, values(value)))
+
+
+def spanned(value: Setting | None, form: Form = setting) -> str:
+    """A figure, or the range of several."""
+    found = values(value)
+    return " to ".join(map(form, found if len(found) < 2 else (found[0], found[-1])))
+
+
+def degree(others: int) -> str:
+    """By how many other agents a parameter was changed too."""
+    if others == 0:
+        return "alone"
+    number = NUMBERS[others] if others < len(NUMBERS) else str(others)
+    return f"with {number} other" + ("s" if others > 1 else "")
+
+
+class Cell(NamedTuple):
     """A figure as text; of a sample, with the bounds of its 95 % interval."""
 
     text: str
     interval: tuple[str, str] | None = None
 
 
+def bounds_of(part: Any, field: str) -> Interval | None:
+    """The 95 % interval of a field of a part of a record; null where all was counted."""
+    return (part.interval or {}).get(field)
+
+
+def no_bounds(part: Any) -> None:
+    """Of what is no estimate."""
+
+
 @dataclass(frozen=True)
-class Table:
-    """A heading, columns of which the first names, and rows of as many cells."""
+class Column:
+    """What a column shows of a part of a record: an agent, a pair, a tensor."""
 
-    heading: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A column whose cells are one field of a part of a record."""
-
-    field: str
     title: str
-    form: wording.Form
     meaning: str
-    missing: str = wording.NOTHING
-    """What stands where the field is null."""
+    value: Callable[[Any], Any]
+    form: Callable[[Any], str] = str
+    bounds: Callable[[Any], Interval | None] = no_bounds
+    missing: str = NOTHING
+    """Stands where the value is null."""
 
-    def column(self) -> Column:
-        """The head of the column."""
-        return Column(self.title, self.meaning)
+    is_name: bool = False
+    """Names stand to the left, figures to the right."""
 
     def cell(self, part: Any) -> Cell:
-        """The cell of one part of a record."""
-        value = getattr(part, self.field)
-        text = self.missing if value is None else wording.spanned(value, self.form)
-        bounds = (part.interval or {}).get(self.field) if value is not None else None
-        return figure_cell(text, bounds, self.form)
+        """The figure as text, or the range of several."""
+        value, bounds = self.value(part), self.bounds(part)
+        if value is None:
+            return Cell(self.missing)
+        interval = None if bounds is None else (self.form(bounds[0]), self.form(bounds[1]))
+        return Cell(spanned(value, self.form), interval)
+
+    def words(self, part: Any) -> str:
+        """Title, figure and interval of a part."""
+        text, interval = self.cell(part)
+        return f"{self.title} {text}" + (f", 95 %: {' to '.join(interval)}" if interval else "")
+
+    def of(self, held: Callable[[Any], Any]) -> Column:
+        """The same column for rows that only hold such a part."""
+        return replace(
+            self,
+            value=lambda row: self.value(held(row)),
+            bounds=lambda row: self.bounds(held(row)),
+        )
 
 
-def figure_cell(text: str, bounds: Interval | None, form: wording.Form) -> Cell:
-    return Cell(text, None if bounds is None else (form(bounds[0]), form(bounds[1])))
+def figure(field: str, title: str, form: Form, meaning: str, missing: str = NOTHING) -> Column:
+    """A column of one field of a part of a record, and of its interval."""
+    return Column(title, meaning, attrgetter(field), form, partial(bounds_of, field=field), missing)
 
 
-TENSOR = Column("tensor", "by name; biases, norms and other small ones are left out")
-LAYER = Column("layer", "by name; what belongs to no layer stands for itself")
-OTHER = Column("and", "the other agent")
-AGENT = Column("agent", "a model that was trained from the base")
-WEIGHT = Figure("weight", "weight", wording.setting, "w, the factor on its task vector")
-DENSITY = Figure(
-    "density",
-    "density",
-    wording.share,
-    "of all parameters, the share that the agent changed by more than ε",
-)
-UNIQUE = Figure("unique", "unique", wording.count, "parameters that it alone changed")
-SHARED = Figure(
-    "shared", "shared", wording.count, "parameters that it and at least one other agent changed"
-)
-RATIO = Figure(
-    "overlap_unique_ratio", "ρ", wording.factor, "shared / unique", missing=wording.INFINITE
-)
-RESCALE = Figure(
-    "rescale", "λ", wording.factor, "1 + r · min(ρ, α), the factor on its unique parameters"
-)
-CLIPPED = Column("clipped", "whether α limits λ")
+def name(title: str, meaning: str, value: Callable[[Any], str]) -> Column:
+    """A column of names."""
+    return Column(title, meaning, value, is_name=True)
+
+
+AGENT = "a model that was trained from the base"
+TENSOR = name("tensor", "by name; biases, norms and small tensors are left out", attrgetter("name"))
+LAYER = name("layer", "by name; a tensor outside of all layers is its own", attrgetter("name"))
+THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting)
+WEIGHT = figure("weight", "weight", setting, "w, the factor on its task vector")
+DENSITY = figure("density", "density", share, "share of the parameters, changed by more than ε")
+ACTIVE = figure("active", "active", count, "parameters that it changed by more than ε")
+UNIQUE = figure("unique", "unique", count, "parameters that it alone changed")
+SHARED = figure("shared", "shared", count, "parameters that it and another agent changed")
+RATIO = figure("overlap_unique_ratio", "ρ", factor, "shared / unique", missing=INFINITE)
+RESCALE = figure("rescale", "λ", factor, "1 + r · min(ρ, α), the factor on its unique parameters")
+CLIPPED = Column("clipped", "whether α limits λ", lambda a: "yes" if a.clipped else "no")
+CONFIGURED = figure("retained", "as configured", factor, "kept by the merge as it is configured")
 KEPT = (
-    Figure(
-        "retained_mean", "by mean", wording.factor, "kept of its update by the mean of all updates"
+    figure("retained_mean", "by mean", factor, "kept by the mean of all updates"),
+    figure("retained_ram", "by ram", factor, "kept by ram, where λ is 1"),
+    figure("retained_ram_plus", "by ram_plus", factor, "kept by ram_plus"),
+    figure("retained_directions", "by ram_directions", factor, "kept by ram_directions"),
+    CONFIGURED,
+)
+WHOLE_RESCALE = figure("whole_rescale", "λ for 1", factor, "the λ that would keep its whole update")
+RESCALE_EFFECT = figure(
+    "rescale_effect",
+    "unique values it changes",
+    share,
+    "share of its unique parameters whose stored value λ changes",
+)
+PAIRS = (
+    figure("both", "changed by both", count, "parameters that both agents changed"),
+    figure("jaccard", "Jaccard index", factor, "changed by both / changed by either, 0 to 1"),
+    figure("cosine", "cosine", factor, "of the two task vectors where both changed"),
+    figure(
+        "sign_conflicts",
+        "opposite signs",
+        share,
+        "share of these parameters that one agent raised and the other lowered",
     ),
-    Figure("retained_ram", "by ram", wording.factor, "kept by ram, where λ is 1"),
-    Figure("retained_ram_plus", "by ram_plus", wording.factor, "kept by ram_plus"),
-    Figure("retained_directions", "by ram_directions", wording.factor, "kept by ram_directions"),
 )
-CONFIGURED = Figure(
-    "retained", "as configured", wording.factor, "kept by the merge as it is configured"
-)
-WHOLE_RESCALE = Figure(
-    "whole_rescale", "λ for 1", wording.factor, "the λ at which all of its update would be kept"
-)
-BOTH = Figure("both", "changed by both", wording.count, "parameters that both agents changed")
-JACCARD = Figure(
-    "jaccard",
-    "Jaccard index",
-    wording.factor,
-    "changed by both / changed by either: 0 is apart, 1 the same",
-)
-COSINE = Figure("cosine", "cosine", wording.factor, "of the two task vectors where both changed")
-CONFLICTS = Figure(
-    "sign_conflicts",
-    "opposite signs",
-    wording.share,
-    "of these parameters, the share that one agent raised and the other lowered",
-)
-EFFECTIVE_RANK = Figure(
-    "effective_rank",
-    "effective rank",
-    wording.share,
-    "of the directions of a matrix's input, the share that its update uses",
-)
-GRAM_COSINE = Figure(
+RANK = figure("effective_rank", "effective rank", share, "share of input directions that it uses")
+GRAM_COSINE = figure(
     "gram_cosine",
     "cosine of Grams",
-    wording.factor,
-    "whether two agents use the same directions of the input: 0 other ones, 1 the same",
+    factor,
+    "cosine of the Gram matrices: 0 where they use other input directions, 1 the same",
 )
-UNIQUE_SHARE = Figure(
-    "unique_share",
-    "unique share",
-    wording.share,
-    "of its changed parameters, the share that it alone changed",
-)
-CHANGE = Figure(
-    "change", "changed", wording.share, "the share of its parameters that some agent changed"
-)
-NAMES = frozenset(column.title for column in (AGENT, OTHER, TENSOR, LAYER))
-"""Columns of names, which stand to the left; all others hold figures."""
+UNIQUE_SHARE = figure("unique_share", "unique share", share, "unique / active")
+AT_THRESHOLDS = (DENSITY, UNIQUE_SHARE, RATIO, RESCALE)
+CHANGE = figure("change", "changed", share, "share of its parameters that some agent changed")

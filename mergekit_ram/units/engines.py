@@ -1,141 +1,188 @@
-"""Runs units: in this process, in several of this machine, or on a Ray cluster.
-
-joblib drives the units in both latter cases, by its own processes or by Ray's. Receipts in the
-work folder tell how far they are, whichever machine they are done on.
-"""
+"""Runs units: in this process, in several of this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
-from enum import Enum
-
-import joblib
-from joblib.externals.loky.process_executor import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 from mergekit_ram.errors import InputError, MissingExtraError, RamError
-from mergekit_ram.units import early
-from mergekit_ram.units.manifest import WorkFolder
-from mergekit_ram.units.work import Bench, Job, run_unit
+from mergekit_ram.units.job import MergeJob, Worker, run_unit
 
 LOG = logging.getLogger("mergekit_ram")
 
-RAY_RETRIES = {"max_restarts": 16, "max_task_retries": 3}
-"""A unit can be done again anywhere, so that Ray may repeat what a lost node was at."""
+CHILD = Path(__file__).with_name("child.py")
 
-LOOK_EVERY = 0.5
-"""Seconds between two looks for new receipts."""
+# A unit can be done again anywhere, so that Ray may repeat one that was lost with its node.
+RAY_RETRIES = 3
 
+# Is told the number of a unit that is done.
 Seen = Callable[[int], None]
-"""Is told the number of a unit that is done."""
 
 
-class Engine(str, Enum):
-    """Where workers come from."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
-def run_here(bench: Bench, numbers: Sequence[int], seen: Seen) -> None:
+def run_here(worker: Worker, numbers: Sequence[int], seen: Seen) -> None:
     """Do units one after the other in this process.
 
     The disk flushes a shard while the next one is merged.
     """
     with ThreadPoolExecutor(1) as pool:
-        before: Future[None] | None = None
+        before: tuple[int, Future[None]] | None = None
         for number in numbers:
-            last = bench.run(number)
+            last = worker.run(number)
             if before is not None:
-                before.result()
-            before = pool.submit(lambda last=last: seen(last().unit))  # type: ignore[misc]
+                before[1].result()
+                seen(before[0])
+            before = number, pool.submit(last)
         if before is not None:
-            before.result()
+            before[1].result()
+            seen(before[0])
 
 
-def run_apart(job: Job, numbers: Sequence[int], workers: int, engine: Engine, seen: Seen) -> None:
-    """Do units in other processes, in whatever order they are done.
+def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
+    """Do units in ``job.workers`` processes of this machine.
 
     Raises:
-        InputError: a worker was killed.
-        MissingExtraError: Ray is not installed.
+        RamError: a unit failed, or a worker was killed.
     """
-    with (
-        early.used_by_joblib(),
-        _backend(engine),
-        _watched(WorkFolder(job.out_path, job.plan), numbers, seen),
-    ):
-        try:
-            # Batches of several would leave workers idle at the end of a short queue.
-            pool = joblib.Parallel(n_jobs=workers, batch_size=1)
-            pool(joblib.delayed(run_unit)(job, number) for number in numbers)
-        except BrokenProcessPool:
-            raise InputError(
-                f"a worker of the merge into {job.out_path} was killed, perhaps for want of "
-                "memory, or ended as it says above. What is finished is kept: run the same "
-                "command again, with fewer `--workers` or a smaller `--out-shard-size` if there is "
-                "too little memory."
-            ) from None
-        except RamError:
-            raise
-        except Exception as error:
-            raise _of_worker(error, job) from error
+    children = [_start() for _ in range(min(job.workers, len(numbers)))]
+    free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+
+    def do(number: int) -> int:
+        child = free.get()
+        _ask(child, job, number)
+        free.put(child)
+        return number
+
+    try:
+        with ThreadPoolExecutor(len(children)) as pool:
+            for child in children:
+                free.put(child)
+            try:
+                for future in as_completed([pool.submit(do, number) for number in numbers]):
+                    seen(future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in children:
+                    child.kill()
+                raise
+    finally:
+        for child in children:
+            # What could not be sent to one that was killed cannot be sent now.
+            with suppress(OSError), child:
+                child.kill()
 
 
-def _of_worker(error: Exception, job: Job) -> RamError:
-    """What a worker raised, in one line; Ray wraps it into a class of its own."""
-    cause = getattr(error, "cause", error)
-    if isinstance(cause, RamError):
-        return cause
-    LOG.debug("a worker failed", exc_info=error)
-    lines = [line for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
-    return InputError(
-        f"a worker of the merge into {job.out_path} failed: {type(cause).__name__}: {lines[-1]}. "
-        "What is finished is kept: run the same command again, and with -vv to see more."
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
 
 
-@contextmanager
-def _watched(work: WorkFolder, numbers: Sequence[int], seen: Seen) -> Iterator[None]:
-    """Tell of units whose receipts have come, until the block ends."""
-    pending = list(numbers)
-    ended = threading.Event()
-
-    def look() -> None:
-        for number in [number for number in pending if work.receipt(number) is not None]:
-            pending.remove(number)
-            seen(number)
-
-    def keep_looking() -> None:
-        while not ended.wait(LOOK_EVERY):
-            look()
-
-    watcher = threading.Thread(target=keep_looking, daemon=True)
-    watcher.start()
+def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
+    """Let a worker process do a unit, and wait for it."""
+    assert child.stdin is not None
+    assert child.stdout is not None
     try:
-        yield
-    finally:
-        ended.set()
-        watcher.join()
-        look()
+        pickle.dump((job, number), child.stdin)
+        child.stdin.flush()
+        error = pickle.load(child.stdout)
+    except (OSError, EOFError, pickle.UnpicklingError):
+        raise _was_killed(job) from None
+    if error is not None:
+        raise error
 
 
-def _backend(engine: Engine) -> AbstractContextManager[object]:
-    if engine is Engine.LOCAL:
-        return joblib.parallel_config(backend="loky")  # type: ignore[no-any-return]
+def serve() -> None:
+    """Do units in a worker process: jobs come in, and errors or None go out."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anybody prints here is no reply
+    logging.basicConfig()
+    while True:
+        try:
+            job, number = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump(attempt(job, number), replies)
+        replies.flush()
+
+
+def attempt(job: MergeJob, number: int) -> RamError | None:
+    """Do a unit in a worker process; the error, in one line, if it fails."""
+    try:
+        run_unit(job, number)
+    except RamError as error:
+        return error
+    except Exception as error:
+        if job.options.verbosity > 1:
+            LOG.warning("a worker failed", exc_info=error)
+        lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
+        return InputError(
+            f"a worker of the merge into {job.out_path} failed: {type(error).__name__}: "
+            f"{lines[-1]}. What is finished is kept: run the same command again, and with -vv to "
+            "see more."
+        )
+    return None
+
+
+def run_on_ray(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
+    """Do units as tasks of a Ray cluster, ``job.workers`` at a time.
+
+    Raises:
+        RamError: a unit failed, or its worker was killed again and again.
+        MissingExtraError: Ray is not installed.
+    """
+    with _connected() as ray:
+        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt)
+        waiting = list(reversed(numbers))
+        running: dict[Any, int] = {}
+        while waiting or running:
+            while waiting and len(running) < job.workers:
+                number = waiting.pop()
+                running[task.remote(job, number)] = number
+            (ready, *_), _ = ray.wait(list(running))
+            try:
+                error = ray.get(ready)
+            except ray.exceptions.RayError as lost:
+                LOG.debug("a unit was lost", exc_info=lost)
+                raise _was_killed(job) from None
+            if error is not None:
+                raise error
+            seen(running.pop(ready))
+
+
+@contextmanager
+def _connected() -> Iterator[Any]:
+    """Ray, connected to the cluster that RAY_ADDRESS names, or to one of its own here."""
     try:
         import ray
-        from ray.util.joblib import register_ray
     except ImportError:
         raise MissingExtraError(
             "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
         ) from None
-    if not ray.is_initialized():
-        # RAY_ADDRESS names a cluster; without it Ray starts one of this machine.
-        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False)
-    register_ray()
-    return joblib.parallel_config(backend="ray", ray_remote_args=RAY_RETRIES)  # type: ignore[no-any-return]
+    is_started = not ray.is_initialized()
+    if is_started:
+        # Without an address Ray would join any cluster that a file in /tmp names.
+        ray.init(address=os.environ.get("RAY_ADDRESS") or "local", log_to_driver=False)
+    try:
+        yield ray
+    finally:
+        if is_started:
+            ray.shutdown()
+
+
+def _was_killed(job: MergeJob) -> InputError:
+    return InputError(
+        f"a worker of the merge into {job.out_path} was killed (out of memory?), or ended with the "
+        "error above. What is finished is kept: run the same command again, with fewer "
+        "`--workers` or a smaller `--out-shard-size` if there is too little memory."
+    )

@@ -1,118 +1,115 @@
-"""What a merge will read, write, hold and take, before it is begun."""
+"""Estimates the bytes, memory and time of a merge before it is begun."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
-import torch
+from mergekit_ram.merges.groups import agent_places
+from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
+from mergekit_ram.units.cut import PlannedUnits, Unit
+from mergekit_ram.units.folder import digest_of, settle, write_shard
+from mergekit_ram.units.job import (
+    MergedTensors,
+    MergeJob,
+    Worker,
+    folder_beside,
+    plan_of,
+    without_trace,
+)
 
-from mergekit_ram.merges.groups import LoadedGroup, Tokenizers, load_group, map_tensors
-from mergekit_ram.tensors import count_group
-from mergekit_ram.units.numbering import PlannedUnits, Unit
+# Seconds for which small tensors are measured, and large ones.
+MEASURED_SECONDS = 0.5
 
-MEASURED_SECONDS = 1.0
-"""Of reading, and of arithmetic."""
+# Bytes of all models' tensors of one name from which the time follows the bytes. Below it
+# follows the number of tensors.
+LARGE = 4_000_000
 
+# Bytes of a worker without any tensor: Python, torch, mergekit.
 PROCESS_BYTES = 500_000_000
-"""Of a worker without any tensor: Python, torch, mergekit."""
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Bytes per second of this machine, measured on the merge's own tensors."""
+def estimate(job: MergeJob) -> str:
+    """Plan a merge, do some of its work, and say what all of it will take.
 
-    read: float
-    count: float
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Sizes in bytes, times in seconds."""
-
-    counting_units: int
-    shards: int
-    read_counting: int
-    read_merging: int
-    written: int
-    memory: int
-    """Of one worker."""
-    seconds: float
-    """Of one worker."""
-    rates: Rates
-
-    def text(self) -> str:
-        """What ``mergekit-ram merge --estimate`` prints."""
-        rows = (
-            ("counting", f"{_size(self.read_counting)} to read, {self.counting_units} units"),
-            ("merging", f"{_size(self.read_merging)} to read, {self.shards} units"),
-            ("written", f"{_size(self.written)}, and as much free disk is needed"),
-            ("memory", f"{_size(self.memory)} per worker at most"),
-            ("time", f"about {_duration(self.seconds)} with one worker"),
-            (
-                "measured",
-                f"{_size(self.rates.read)}/s of reading, {_size(self.rates.count)}/s of arithmetic",
-            ),
-        )
-        return "".join(f"{name:<10}{text}\n" for name, text in rows)
+    Returns:
+        The text that ``mergekit-ram merge --estimate`` prints.
+    """
+    with without_trace(job) as looking:
+        plan = plan_of(looking)
+        counting, merging = predicted_seconds(Worker(looking, plan))
+    rows = [
+        ("counting", _work(plan.counts, counting)),
+        ("merging", _work(plan.shards, merging)),
+        ("written", f"{_size(_written(plan))}, and as much free disk is needed"),
+        ("memory", f"{_size(_memory(plan))} per worker at most"),
+        ("time", f"about {_duration(counting + merging)} with one worker"),
+    ]
+    return "".join(f"{name:<10}{text}\n" for name, text in rows)
 
 
-def estimate(plan: PlannedUnits) -> Estimate:
-    """Measure a second of reading and one of arithmetic, and reckon."""
-    rates = _measured(plan)
-    counting = sum(unit.read for unit in plan.counts)
-    merging = sum(unit.read for unit in plan.shards)
-    written = sum(unit.written for unit in plan.shards)
-    # Writing is taken to be as fast as reading: both end at the disk.
-    seconds = (counting + merging + written) / rates.read + (counting + merging) / rates.count
-    return Estimate(
-        counting_units=len(plan.counts),
-        shards=len(plan.shards),
-        read_counting=counting,
-        read_merging=merging,
-        written=written,
-        memory=_memory(plan.units, plan.largest_group),
-        seconds=seconds,
-        rates=rates,
-    )
+def predicted_seconds(worker: Worker) -> tuple[float, float]:
+    """Seconds in which one worker counts and in which it merges, from some tensors of all sizes."""
+    plan, tensors, counting = worker.plan, MergedTensors(), 0.0
+    if plan.counts:
+        counting = _timed(plan, worker.merges, worker.count)
+        # No counts yet; those of one parameter do, since λ changes nothing about the time.
+        agents = agent_places(plan.counter.merges)
+        counts = tuple(AgentCounts(model=agent, overlap_degree=(1,)) for agent in agents)
+        counted = TensorOverlap(name="", numel=len(agents), agents=counts)
+        worker.statistics = OverlapStatistics(tensors=(counted,))
+    merging = _timed(plan, plan.saves, lambda name: worker.merge(name, {}, tensors))
+    with folder_beside(worker.job.out_path) as folder:
+        started = time.perf_counter()
+        path = Path(folder, "shard.safetensors")
+        settle(write_shard(tensors.found, path), path)
+        digest_of(tensors.found)
+        writing = time.perf_counter() - started
+    size = sum(tensor.nbytes for tensor in tensors.found.values())
+    writing *= _written(plan) / max(size, 1)
+    return counting, merging + writing
 
 
-def _memory(units: Iterable[Unit], largest_group: int) -> int:
-    return PROCESS_BYTES + largest_group + max((unit.written for unit in units), default=0)
+def _timed(plan: PlannedUnits, among: Iterable[str], work: Callable[[str], object]) -> float:
+    """Seconds of some work on all tensors of a plan, measured on some of them."""
+    sizes = plan.recorder.sizes
+    names = sorted(name for name in among if name in sizes)
+    random.Random(0).shuffle(names)
+    work(names[0])  # the first call compiles
+    small = [name for name in names if sizes[name].read < LARGE]
+    large = [name for name in names if sizes[name].read >= LARGE]
+    by_number = _seconds_each(small, work, lambda name: 1)
+    by_size = _seconds_each(large, work, lambda name: sizes[name].read)
+    return by_number * len(small) + by_size * sum(sizes[name].read for name in large)
 
 
-def _measured(plan: PlannedUnits) -> Rates:
-    tokenizers: Tokenizers = {}
-    loaded: list[LoadedGroup] = []
-    read = 0
-    started = time.perf_counter()
-    for merge in plan.ledger.merges:
-        group = load_group(merge, tokenizers, torch.device("cpu"))
-        if group is not None:
-            # Copied, since a mapped file is read when its memory is first looked at.
-            copied = map_tensors(group.group, torch.clone)
-            loaded = [LoadedGroup(copied, group.settings, group.dtype)]
-            read += sum(entry.tensor.nbytes for entry in copied.entries)
+def _seconds_each(
+    names: Sequence[str], work: Callable[[str], object], amount: Callable[[str], int]
+) -> float:
+    """Seconds of work for one of an amount."""
+    started, done = time.perf_counter(), 0
+    for name in names:
+        work(name)
+        done += amount(name)
         if time.perf_counter() - started > MEASURED_SECONDS:
             break
-    reading = read / max(time.perf_counter() - started, 1e-9)
-    return Rates(read=max(reading, 1.0), count=_counting_rate(loaded) or max(reading, 1.0))
+    return (time.perf_counter() - started) / max(done, 1)
 
 
-def _counting_rate(loaded: list[LoadedGroup]) -> float:
-    if not loaded:
-        return 0.0
-    group = loaded[0]
-    size = sum(entry.tensor.nbytes for entry in group.group.entries)
-    # The first call compiles.
-    count_group(group.group, group.settings, dtype=group.dtype)
-    counted = 0
-    started = time.perf_counter()
-    while not counted or time.perf_counter() - started < MEASURED_SECONDS:
-        count_group(group.group, group.settings, dtype=group.dtype)
-        counted += size
-    return counted / (time.perf_counter() - started)
+def _work(units: Sequence[Unit], seconds: float) -> str:
+    read = sum(unit.read for unit in units)
+    return f"{_size(read)} to read, {len(units)} units, about {_duration(seconds)}"
+
+
+def _written(plan: PlannedUnits) -> int:
+    return sum(unit.written for unit in plan.units)
+
+
+def _memory(plan: PlannedUnits) -> int:
+    largest_group = max((size.read for size in plan.recorder.sizes.values()), default=0)
+    return PROCESS_BYTES + largest_group + max((unit.written for unit in plan.units), default=0)
 
 
 def _size(number: float) -> str:

@@ -15,7 +15,7 @@ from models import Weights, make_agent, merge_yaml, read_weights
 from transformers import AutoModelForCausalLM
 
 from mergekit_ram.kernels.updates import Layout
-from mergekit_ram.plan.layouts import Layouts, layouts_of
+from mergekit_ram.models.transformers_layout import Sides, layout_of
 
 COMMON = {
     "vocab_size": 96,
@@ -152,36 +152,35 @@ def test_the_same_model_stored_either_way_is_merged_into_the_same_function(tmp_p
 def test_layers_of_any_number_and_prefix_are_found():
     config = gpt2()
     config.architectures = ["GPT2LMHeadModel"]
-    layouts = layouts_of(config)
+    sides = layout_of(config).sides
     first = Layout(input_last=False)
     for name in ("transformer.h.0.attn.c_attn", "h.17.attn.c_attn", "model.h.1.mlp.c_fc"):
-        assert layouts.find(f"{name}.weight") == first
-    assert layouts.find("transformer.wte.weight") == Layout()
-    assert layouts.find("transformer.h.0.ln_1.weight") is None
-    assert layouts.find("some.3.other.weight") is None
+        assert sides.find(f"{name}.weight") == first
+    assert sides.find("transformer.wte.weight") == Layout()
+    assert sides.find("transformer.h.0.ln_1.weight") is None
+    assert sides.find("some.3.other.weight") is None
 
 
 def test_one_ending_of_two_kinds_tells_nothing_under_another_prefix():
-    layouts = Layouts({"a.0.fc.weight": Layout(), "b.0.fc.weight": Layout(input_last=False)})
-    assert layouts.find("b.3.fc.weight") == Layout(input_last=False)
-    assert layouts.find("c.3.fc.weight") is None
+    sides = Sides({"a.0.fc.weight": Layout(), "b.0.fc.weight": Layout(input_last=False)})
+    assert sides.find("b.3.fc.weight") == Layout(input_last=False)
+    assert sides.find("c.3.fc.weight") is None
 
 
 @pytest.mark.parametrize("architectures", [["NoSuchModel"], [], None, ["GPT2LMHeadModel", "B"]])
-def test_a_module_that_cannot_be_built_leaves_the_last_axis(architectures, caplog):
+def test_a_model_that_cannot_be_built_has_no_layout(architectures, caplog):
     config = gpt2()
     config.architectures = architectures
-    with caplog.at_level(logging.DEBUG, "mergekit_ram"):
-        layouts = layouts_of(config)
-    assert layouts.find("transformer.h.0.attn.c_attn.weight") is None
-    assert "the sides of the model's matrices are not known" in caplog.text
+    with caplog.at_level(logging.INFO, "mergekit_ram"):
+        assert layout_of(config) is None
+    assert "transformers cannot build this architecture" in caplog.text
 
 
 def test_building_the_module_changes_neither_configuration_nor_random_numbers():
     config = gpt2()
     config.architectures = ["GPT2LMHeadModel"]
     before, state = config.to_dict(), torch.random.get_rng_state()
-    layouts_of(config)
+    layout_of(config)
     assert config.to_dict() == before
     assert torch.equal(torch.random.get_rng_state(), state)
 

@@ -39,7 +39,7 @@ def test_what_is_most_looked_for_is_there():
     assert places["the test for NaN and infinity"] == "mergekit_ram/kernels/chunks.py"
     assert places["the order of tasks"] == "mergekit_ram/plan/tasks.py"
     assert places["the JSON schema"] == "mergekit_ram/record/schema.py"
-    assert places["the colour of agent 2"] == "mergekit_ram/show/page/figures/look.py"
+    assert places["the colour of agent 2"] == "mergekit_ram/show/charts.py"
 
 
 def test_the_ladder_is_that_of_the_linter():

@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 from inspecting import run_inspect
+from mergekit.config import MergeConfiguration
 from models import Trio, read_weights, write_weights
 
 import mergekit_ram
+from mergekit_ram import inspect
 from mergekit_ram.cli import main
+from mergekit_ram.errors import InputError
 from mergekit_ram.record.schema import OverlapRecord
 
 
@@ -101,9 +105,32 @@ def test_results_without_a_place_are_refused_before_anything_is_read(
         assert result.exit_code == 1
         assert result.output.startswith(f"Error: {missing} cannot be written")
     monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    for name in [name for name in sys.modules if name.startswith("mergekit_ram.show.page.figures")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
     result = run_inspect(trio.config("ram"), tmp_path, "--html", str(tmp_path / "page.html"))
     assert result.exit_code == 1
     assert "pip install 'mergekit-ram[html]'" in result.output
+
+
+@pytest.mark.parametrize("sample", [None, 0.99])
+def test_a_bad_number_in_one_of_them_is_told_by_its_name(trio: Trio, sample):
+    name = "model.layers.1.self_attn.k_proj.bias"
+    folder = Path(trio.config("ram_plus")["models"][1]["model"])
+    weights = dict(trio.agents[str(folder)])
+    weights[name] = torch.full_like(weights[name], float("nan"))
+    write_weights(folder, weights, Path(trio.config("ram_plus")["base_model"]))
+    with pytest.raises(InputError, match=f"model .*{folder.name}, tensor {name}: holds nan"):
+        inspect(MergeConfiguration.model_validate(trio.config("ram_plus")), sample=sample)
+
+
+def test_a_result_that_the_output_cannot_hold_is_told_by_its_name(trio: Trio):
+    config = trio.config("ram_plus")
+    name = "model.layers.0.self_attn.k_proj.bias"
+    base = {n: t.clone() for n, t in trio.base.items()}
+    base[name] = torch.full_like(base[name], 65500.0)
+    write_weights(Path(config["base_model"]), base, Path(config["base_model"]))
+    for model in config["models"]:
+        folder = Path(model["model"])
+        write_weights(folder, trio.agents[str(folder)] | {name: base[name] + 512.0}, folder)
+    config |= {"parameters": {"scale": 2.0}, "out_dtype": "float16"}
+    with pytest.raises(InputError, match=f"tensor {name}: .*float16"):
+        inspect(MergeConfiguration.model_validate(config))

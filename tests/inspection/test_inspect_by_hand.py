@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from inspecting import inspected
 from models import Trio
 
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.page.figures import thresholds
+from mergekit_ram.show.curves import over_epsilon
 from mergekit_ram.show.tables import threshold_tables
 
 QUICK = ("--no-realised", "--no-directions")
@@ -64,12 +63,13 @@ def test_no_curve_is_drawn_of_factors_by_tensor(trio: Trio):
     config = trio.config("ram_plus")
     config["models"][1]["parameters"] = {"rescale": BY_TENSOR}
     record = inspected(config, trio.folder, "--epsilon", "1e-3", *QUICK)
-    panel = thresholds.panels(record, record.thresholds)[-1]
-    name = record.agents[1].model
+    *_, panel = over_epsilon(record)
     assert panel.name == "epsilon-rescale"
-    assert f"λ of {name} differs by tensor and has no curve; the table below" in panel.caption
+    first, second, third = panel.plot["data"]
+    assert second["y"] == [None, None]
+    assert None not in [*first["y"], *third["y"]]
     whole = swept(trio, rescale=BY_TENSOR)
-    assert "epsilon-rescale" not in {p.name for p in thresholds.panels(whole, whole.thresholds)}
+    assert "epsilon-rescale" not in {panel.name for panel in over_epsilon(whole)}
 
 
 @pytest.mark.parametrize("method", ["ram", "ram_directions", "linear"])
@@ -97,6 +97,6 @@ def test_where_one_agent_is_by_hand_not_all_get_the_same(trio: Trio):
 
 def test_a_factor_below_one_is_inside_its_panel(trio: Trio):
     record = swept(trio, rescale=0.5)
-    panel = thresholds.panels(record, record.thresholds)[-1]
-    bottom, top = json.loads(panel.plot.to_json())["layout"]["yaxis"]["range"]
+    *_, panel = over_epsilon(record)
+    bottom, top = panel.plot["layout"]["yaxis"]["range"]
     assert bottom < 0.5 < 1.0 < top

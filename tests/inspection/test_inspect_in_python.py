@@ -12,7 +12,7 @@ from models import Trio, merge_yaml
 
 from mergekit_ram import OverlapRecord, inspect, read_record, write_page
 from mergekit_ram.errors import InputError, ParameterError
-from mergekit_ram.inspection.sampling import Sample
+from mergekit_ram.inspection.sample import Sample
 
 
 @pytest.fixture

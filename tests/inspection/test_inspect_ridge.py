@@ -1,4 +1,4 @@
-"""The ridge that an inspection of ``ram_directions`` reckons with: the one that the merge takes."""
+"""The ridge that an inspection of ``ram_directions`` takes: that of the merge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mergekit_ram.record.schema import OverlapRecord
 
 OFTEN = [{"filter": "norm", "value": "2"}, {"value": "1e-3"}]
 NOTE = (
-    "ridge differs by tensor (0.001, 2): what ram_directions keeps is reckoned with 0.001 "
+    "ridge differs by tensor (0.001, 2): what ram_directions keeps is computed with 0.001 "
     "everywhere, that of most of the output; the merge takes each tensor's own"
 )
 

@@ -129,9 +129,22 @@ def test_buffers_that_transformers_computes_are_not_worth_a_word(tmp_path, caplo
     assert not warnings
 
 
-@pytest.mark.parametrize("architecture", ["Olmo", DEEPSEEK])
-def test_an_agent_that_lacks_tensors_of_the_base_is_named(tmp_path, caplog, architecture):
+@pytest.mark.parametrize("architecture", ["Qwen2", "Olmo", DEEPSEEK])
+def test_an_agent_that_lacks_what_transformers_needs_is_refused(tmp_path, architecture):
     family = Family(tmp_path, architecture)
+    gone = "model.layers.1.self_attn.o_proj.weight"
+    del family.agents["tool"][gone]
+    family.write("tool", family.agents["tool"])
+    assert family.refusal().startswith(
+        f"Error: model {family.path('tool')}: tensor {gone} is missing, and the architecture "
+        "requires it."
+    )
+
+
+def test_an_agent_that_lacks_tensors_where_nothing_tells_what_is_needed_is_named(tmp_path, caplog):
+    family = Family(tmp_path, "Olmo")
+    for name in ("base", *family.agents):
+        family.configure(name, hidden_act="nobody_knows")
     gone = "model.layers.1.self_attn.o_proj.weight"
     del family.agents["tool"][gone]
     family.write("tool", family.agents["tool"])

@@ -11,7 +11,9 @@ from mergekit.io import LazyTensorLoader
 from mergekit.io.tasks import LoaderCache
 from models import Trio, merge_yaml, read_weights
 
-from mergekit_ram.merges.shards import IndexedLoader
+from mergekit_ram.errors import InputError
+from mergekit_ram.models.checkpoints import open_checkpoint
+from mergekit_ram.models.loader import NamedLoader
 
 
 def comparisons(trio: Trio, method: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -47,40 +49,40 @@ def test_our_merges_alone_load_by_the_index(trio: Trio):
     merge_yaml(linear, trio.folder / "linear")
     assert {type(loader) for loader in LoaderCache.loaders.values()} == {LazyTensorLoader}
     trio.merge("ram_plus")
-    assert {type(loader._inner) for loader in LoaderCache.loaders.values()} == {IndexedLoader}
+    assert {type(loader) for loader in LoaderCache.loaders.values()} == {NamedLoader}
 
 
 @pytest.fixture
-def loader(trio: Trio) -> LazyTensorLoader:
-    merge_yaml(trio.config("ram"), trio.folder / "shards", "--out-shard-size", "10K")
-    assert len(list((trio.folder / "shards").glob("*.safetensors"))) > 2
-    return LazyTensorLoader.from_disk(str(trio.folder / "shards"))
+def sharded(trio: Trio) -> Path:
+    folder = trio.folder / "shards"
+    merge_yaml(trio.config("ram"), folder, "--out-shard-size", "10K")
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    return folder
 
 
-def test_every_tensor_is_that_of_mergekits_loader(loader, trio: Trio):
-    weights = read_weights(trio.folder / "shards")
-    ours = IndexedLoader(loader.index)
+def named(folder: Path) -> NamedLoader:
+    checkpoint = open_checkpoint(str(folder), "it")
+    return NamedLoader("it", checkpoint, False, {f"my.{n}": n for n in checkpoint.headers})
+
+
+def test_every_tensor_is_that_of_its_file(sharded: Path):
+    weights, loader = read_weights(sharded), named(sharded)
     for name in [*sorted(weights), *sorted(weights, reverse=True)]:
-        assert torch.equal(ours.get_tensor(name), weights[name])
-    ours.flush()
-    assert torch.equal(ours.get_tensor("model.norm.weight"), weights["model.norm.weight"])
+        assert torch.equal(loader.get_tensor(f"my.{name}"), weights[name])
+    loader.flush()
+    norm = loader.get_tensor("nothing", aliases=["my.model.norm.weight"])
+    assert torch.equal(norm, weights["model.norm.weight"])
 
 
-def test_what_no_index_names_is_answered_as_mergekit_answers(loader, trio: Trio):
-    ours = IndexedLoader(loader.index)
-    for one in (loader, ours):
-        assert one.get_tensor("nothing", raise_on_missing=False) is None
+def test_what_no_index_names_is_answered_as_mergekit_answers(sharded: Path):
+    for loader in (LazyTensorLoader.from_disk(str(sharded)), named(sharded)):
+        assert loader.get_tensor("nothing", raise_on_missing=False) is None
         with pytest.raises(KeyError, match="nothing"):
-            one.get_tensor("nothing")
-        norm = one.get_tensor("nothing", aliases=["model.norm.weight"])
-        assert torch.equal(norm, read_weights(trio.folder / "shards")["model.norm.weight"])
-    assert torch.equal(
-        ours.get_tensor("model.embed_tokens.weight"), loader.get_tensor("model.embed_tokens.weight")
-    )
+            loader.get_tensor("nothing")
 
 
-def test_a_file_that_lacks_what_its_index_promises_is_named(loader, trio: Trio):
-    loader.index.tensor_paths["model.norm.weight"] = "gone.safetensors"
-    with pytest.raises(FileNotFoundError, match="gone"):
-        IndexedLoader(loader.index).get_tensor("model.norm.weight")
-    assert Path(loader.index.base_path) == trio.folder / "shards"
+def test_a_file_that_has_gone_is_named_with_its_model(sharded: Path):
+    loader = named(sharded)
+    loader.index.tensor_paths["my.model.norm.weight"] = "gone.safetensors"
+    with pytest.raises(InputError, match=r"model it: tensor model.norm.weight in .*/gone.safet"):
+        loader.get_tensor("my.model.norm.weight")

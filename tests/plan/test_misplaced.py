@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from mergekit.merge_methods import get
 from models import Trio, run_yaml, succeed
 
 from mergekit_ram.cli import main
-from mergekit_ram.plan import ownership
+from mergekit_ram.errors import InputError
+from mergekit_ram.plan import warnings
+from mergekit_ram.plan.recipe import check_dtype, warn_about_places
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -72,6 +75,10 @@ def in_slices(config: dict[str, Any]) -> None:
     config["slices"] = [{"sources": sources, "alpha": 1.0, "layer_range": [0, 2]}]
 
 
+def in_tokenizer(config: dict[str, Any]) -> None:
+    config["tokenizer"] = {"sourc": "union", "tokens": {"<x>": {"source": {"kind": "zero"}}}}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -82,8 +89,7 @@ def in_slices(config: dict[str, Any]) -> None:
         ),
         (
             at_the_top,
-            ["key 'r' at the top has no effect: write it under `parameters:` at the top, of a "
-             "module, or of a slice"],
+            ["key 'r' at the top has no effect: write it under `parameters:` at the top"],
         ),
         (
             weight_at_the_top,
@@ -97,25 +103,32 @@ def in_slices(config: dict[str, Any]) -> None:
         (misspelt, ["key 'outdtype' at the top has no effect: did you mean 'out_dtype'?"]),
         (
             misspelt_filter,
-            ["key 'fliter' in a setting of 'r' has no effect: did you mean 'filter'?"],
+            ["key 'fliter' in parameter `r` 1 has no effect: did you mean 'filter'?"],
         ),
         (
             in_slices,
-            ["key 'weight' beside `model: {memory}` has no effect: write it under `parameters:` "
-             "of that model",
-             "key 'alpha' in slice 1 has no effect: write it under `parameters:` at the top, of "
-             "a module, or of a slice",
-             "key 'layer_range' in slice 1 has no effect: it belongs in a source"],
+            ["key 'alpha' in slice 1 has no effect: write it under `parameters:` at the top",
+             "key 'layer_range' in slice 1 has no effect: it belongs in a source",
+             "key 'weight' beside `model: {memory}` has no effect: write it under `parameters:` "
+             "of that model"],
         ),
+        (in_tokenizer, ["key 'sourc' in tokenizer has no effect: did you mean 'source'?"]),
     ],
 )  # fmt: skip
-def test_a_misplaced_key_is_told_with_its_place(trio: Trio, caplog, tmp_path, change, expected):
-    config = trio.config("ram_plus")
+def test_a_misplaced_key_is_told_with_its_place(caplog, change, expected):
+    names = ("coder", "tool", "memory")
+    config = {"base_model": "base", "models": [{"model": name} for name in names]}
     change(config)
-    names = {Path(model).name: model for model in trio.agents}
-    expected = [text.format(**names) for text in expected]
+    warn_about_places(config, get("ram_plus").spec)
+    named = {name: name for name in names}
+    assert warnings_of(caplog) == [text.format(**named) for text in expected]
+
+
+def test_merging_and_inspecting_tell_of_misplaced_keys(trio: Trio, caplog, tmp_path):
+    config = trio.config("ram_plus", r=0.2)
+    expected = ["key 'r' at the top has no effect: write it under `parameters:` at the top"]
     assert merged(config, tmp_path / "out", caplog) == expected
-    assert sorted(inspected(config, tmp_path, caplog)) == sorted(expected)
+    assert inspected(config, tmp_path, caplog) == expected
 
 
 def test_a_recipe_as_it_should_be_gives_no_warning(trio: Trio, caplog, tmp_path):
@@ -140,15 +153,25 @@ def test_other_methods_are_left_to_mergekit(trio: Trio, caplog, tmp_path):
     [
         ("dtype", "bf16", " Did you mean bfloat16?"),
         ("out_dtype", "fp16", " Did you mean float16?"),
+        ("dtype", "f32", " Did you mean float32?"),
         ("dtype", "flaot32", " Did you mean float32?"),
         ("dtype", "int4", ""),
     ],
 )
-def test_an_unknown_dtype_is_refused_in_one_line(trio: Trio, tmp_path, key, value, hint):
-    config = trio.config("ram", **{key: value})
-    expected = (
-        f"Error: `{key}: {value}` is no dtype that mergekit knows; it knows bfloat16, float16, "
+def test_an_unknown_dtype_is_refused_with_the_nearest(key, value, hint):
+    with pytest.raises(InputError) as error:
+        check_dtype(f"{key}: ", value)
+    assert str(error.value) == (
+        f"`{key}: {value}` is no dtype that mergekit knows; it knows bfloat16, float16, "
         f"float32, float64.{hint}"
+    )
+
+
+def test_merging_and_inspecting_refuse_an_unknown_dtype_in_one_line(trio: Trio, tmp_path):
+    config = trio.config("ram", out_dtype="int4")
+    expected = (
+        "Error: `out_dtype: int4` is no dtype that mergekit knows; it knows bfloat16, float16, "
+        "float32, float64."
     )
     result = run_yaml(config, tmp_path / "out", "--no-copy-tokenizer")
     assert result.exit_code == 1
@@ -197,14 +220,14 @@ def test_a_large_rescale_is_warned_of_in_merge_and_inspection(trio: Trio, caplog
 
 
 def test_that_ram_is_ours_is_said_aloud_once(trio: Trio, caplog, tmp_path, monkeypatch):
-    monkeypatch.setattr(ownership, "_said", ownership.threading.Event())
+    monkeypatch.setattr(warnings, "_announced", set())
     for number in range(2):
         caplog.clear()
         succeed(run_yaml(trio.config("ram"), tmp_path / "out", "--no-copy-tokenizer"))
         told = [text for text in warnings_of(caplog) if "in place of mergekit's own" in text]
         assert len(told) == (1 if number == 0 else 0)
-    assert ownership.QUIET_VARIABLE == "MERGEKIT_RAM_QUIET"
-    monkeypatch.setattr(ownership, "_said", ownership.threading.Event())
+    assert warnings.QUIET_VARIABLE == "MERGEKIT_RAM_QUIET"
+    monkeypatch.setattr(warnings, "_announced", set())
     monkeypatch.setenv("MERGEKIT_RAM_QUIET", "1")
     caplog.clear()
     succeed(run_yaml(trio.config("ram"), tmp_path / "out", "--no-copy-tokenizer"))

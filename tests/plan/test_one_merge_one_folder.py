@@ -154,12 +154,10 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
 
 
 def test_a_file_system_without_locks_is_warned_of(tmp_path, monkeypatch, caplog):
-    import filelock
-
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no locks available")
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    monkeypatch.setattr("mergekit_ram.plan.lock.flock", refuse)
     lock_folder(str(tmp_path / "out"))
     (message,) = [record.message for record in caplog.records]
     assert "cannot be locked (no locks available)" in message

@@ -9,10 +9,15 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner, Result
+from mergekit.config import MergeConfiguration
 from mergekit.scripts.merge_raw_pytorch import main as mergekit_pytorch
 from mergekit.scripts.run_yaml import main as mergekit_yaml
 from models import Trio
 from safetensors.torch import save_file
+
+from mergekit_ram.cli import main
+from mergekit_ram.errors import InputError
+from mergekit_ram.plan.recipe import read_recipe
 
 REPAIR = "Repair or re-download this checkpoint."
 
@@ -81,10 +86,10 @@ def test_raw_keys_at_the_wrong_level_are_warned_of(raw, caplog):
     assert result.exit_code == 0, result.output
     assert [r.message for r in caplog.records if "has no effect" in r.message] == [
         "key 'epsilon' at the top has no effect: write it under `parameters:` at the top",
-        f"key 'weight' beside `model: {raw.agent}` has no effect: write it under `parameters:` "
-        "of that model",
         "key 'slices' at the top has no effect: ram does not know it; parameters stand under "
         "`parameters:`",
+        f"key 'weight' beside `model: {raw.agent}` has no effect: write it under `parameters:` "
+        "of that model",
         "parameter 'wieght' has no effect: ram does not know it; did you mean 'weight'?",
     ]
 
@@ -146,30 +151,41 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("what", UNREADABLE)
+def test_a_file_that_is_no_recipe_is_refused_with_the_reason(tmp_path, what):
+    path = tmp_path / "recipe.yml"
+    data, reason = UNREADABLE[what]
+    path.write_bytes(data)
+    with pytest.raises(InputError) as error:
+        read_recipe(path, MergeConfiguration)
+    assert_refused(f"Error: {error.value}", path, reason)
+
+
+@pytest.mark.parametrize("what", ["a tab", "UTF-16", "a list"])
 @pytest.mark.parametrize("command", [mergekit_yaml, mergekit_pytorch])
-def test_what_was_meant_as_a_recipe_of_ours_is_refused_in_one_line(tmp_path, command, what):
+def test_commands_of_mergekit_refuse_what_was_meant_as_ours(tmp_path, command, what):
     path = tmp_path / "recipe.yml"
     data, reason = UNREADABLE[what]
     path.write_bytes(data)
     line = said(CliRunner().invoke(command, [str(path), str(tmp_path / "out")]))
-    assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
-    assert reason in line
-    assert line.endswith(". Give the YAML file of a merge.")
+    assert_refused(line, path, reason)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("command", ["inspect", "merge"])
-@pytest.mark.parametrize("what", UNREADABLE)
-def test_our_own_commands_refuse_the_same_files(tmp_path, command, what):
-    from mergekit_ram.cli import main
-
+def test_our_own_commands_refuse_them_too(tmp_path, command):
     path = tmp_path / "recipe.yml"
-    data, reason = UNREADABLE[what]
+    data, reason = UNREADABLE["a tab"]
     path.write_bytes(data)
     out = [str(tmp_path / "out")] if command == "merge" else []
     line = said(CliRunner().invoke(main, [command, str(path), *out]))
     assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
     assert reason in line
+
+
+def assert_refused(line: str, path: Path, reason: str) -> None:
+    assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
+    assert reason in line
+    assert line.endswith(". Give the YAML file of a merge.")
 
 
 @pytest.mark.parametrize(

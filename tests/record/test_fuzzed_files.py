@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.merges.headers import read_shard
+from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.record.contents import contents_digest
 
 EXAMPLES = 150

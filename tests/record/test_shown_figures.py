@@ -177,7 +177,7 @@ def test_whatever_rows_are_drawn_the_record_is_read(trio_of_module: Trio, tmp_pa
     from mergekit.config import MergeConfiguration
 
     from mergekit_ram.inspection.inspect import inspect
-    from mergekit_ram.inspection.sampling import Sample
+    from mergekit_ram.inspection.sample import Sample
 
     forget_loaded_models()
     config = MergeConfiguration.model_validate(trio_of_module.config("ram_plus"))

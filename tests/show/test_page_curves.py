@@ -76,24 +76,13 @@ def test_ram_is_drawn_at_the_defaults_of_ram_plus():
     assert [line["x0"] for line in plots(record)["rescale-r"]["layout"]["shapes"]] == [0.1]
 
 
-def test_settings_that_differ_by_tensor_are_all_marked():
+def test_of_settings_that_differ_by_tensor_the_largest_is_drawn():
     record = records.merge(r=(0.05, 0.1), alpha=(0.5, 2.0))
     plot, caption = plots(record)["rescale-r"], captions(record)["rescale-r"]
-    assert [line["x0"] for line in plot["layout"]["shapes"]] == [0.05, 0.1]
-    assert plot["data"][3]["x"] == [0.05, 0.1]
-    assert "r differs by tensor: 0.05, 0.1 are marked" in caption
+    assert [line["x0"] for line in plot["layout"]["shapes"]] == [0.1]
+    assert "r differs by tensor, 0.05 to 0.1: the largest is drawn." in caption
     assert "α differs by tensor" in caption
-    assert "at α = 2." in caption
-
-
-def test_a_factor_set_by_hand_is_said():
-    record = RECORDS["merge"]
-    first, *others = record.agents
-    by_hand = first.model_copy(update={"rescale": 1.5})
-    changed = record.model_copy(update={"agents": (by_hand, *others)})
-    said = f"set by hand, for {first.model}."
-    assert said in captions(changed)["rescale-r"]
-    assert "by hand" not in captions(record)["rescale-r"]
+    assert "Here α = 2." in caption
 
 
 def test_a_sample_says_estimate_everywhere_and_draws_its_intervals():

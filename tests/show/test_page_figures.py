@@ -11,8 +11,8 @@ from page_records import PAPER, Sketch
 from pages import EIGHT, RECORDS, plots
 
 from mergekit_ram.names import labels
+from mergekit_ram.show.layer_map import OUTSIDE, LayerMap
 from mergekit_ram.show.page import render_page
-from mergekit_ram.show.page.layer_map import OUTSIDE, LayerMap
 
 
 def test_bars_show_density_and_shares_of_the_overlap_degree():
@@ -118,9 +118,9 @@ def test_bars_of_what_is_kept():
     record = RECORDS["inspection"]
     retained = {trace["name"]: trace["x"] for trace in plots(record)["retained"]["data"]}
     assert retained == {
-        "mean of task vectors": [agent.retained_mean for agent in record.agents],
-        "ram": [agent.retained_ram for agent in record.agents],
-        "ram_plus": [agent.retained_ram_plus for agent in record.agents],
+        "by mean": [agent.retained_mean for agent in record.agents],
+        "by ram": [agent.retained_ram for agent in record.agents],
+        "by ram_plus": [agent.retained_ram_plus for agent in record.agents],
     }
     meant, stored = plots(record)["realised"]["data"]
     assert meant["x"] == pytest.approx([0.2, 0.1451, 0.1105], abs=1e-4)
@@ -168,7 +168,7 @@ def test_the_maps_of_all_agents_have_one_scale_and_the_order_of_the_model():
     plot = plots(record)["layers"]
     assert len(plot["data"]) == 2 * len(EIGHT)
     shown = [trace for trace in plot["data"] if trace.get("visible") is not False]
-    assert len(shown) == len({trace["xaxis"] for trace in shown}) == len(EIGHT)
+    assert len(shown) == len({(t["xaxis"], t["yaxis"]) for t in shown}) == len(EIGHT)
     values = [value for trace in shown for row in trace["z"] for value in row if value is not None]
     assert {(trace["zmin"], trace["zmax"]) for trace in shown} == {(0, max(values))}
     titles = {note["text"] for note in plot["layout"]["annotations"]}

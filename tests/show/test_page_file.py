@@ -41,9 +41,8 @@ def test_a_page_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_without_plotly_one_line_says_how_to_get_it(monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.startswith("mergekit_ram.show.page.figures")]:
-        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(MissingExtraError) as caught:
         write_page(RECORDS["merge"], tmp_path / "page.html")
     assert "pip install 'mergekit-ram[html]'" in caught.value.message

@@ -6,7 +6,6 @@ import pytest
 from pages import ALWAYS, HOSTILE, INSPECTED, RECORDS, plots
 
 from mergekit_ram.names import labels
-from mergekit_ram.show.page import palette
 
 
 @pytest.mark.parametrize("name", RECORDS)
@@ -21,6 +20,10 @@ def test_every_figure_is_drawn_without_a_complaint_or_a_request(name, browser, p
         # An agent without any finite ρ has no curve of it.
         empty = [t for t in expected if "y" in t and set(t["y"]) == {None}]
         assert traces.count(0) == len(empty), figure
+    if (pairs := RECORDS[name].pairwise) is not None:
+        assert f"{pairs[0].jaccard:.3f}" in browser.run(
+            "return document.querySelector('#pairs .heatmaplayer').textContent"
+        )
     assert browser.requests() == [pages[name].as_uri()]
     assert browser.complaints() == []
 
@@ -97,17 +100,3 @@ def test_the_pair_map_of_three_fits_a_narrow_screen(browser, pages):
         "return [part.scrollWidth, part.clientWidth];"
     )
     assert scroll <= client
-
-
-def test_a_dark_surrounding_has_the_nights_colours(browser, pages):
-    bar = "return getComputedStyle(document.querySelector('#density .point path')).fill;"
-    found = []
-    for scheme in ("light", "dark"):
-        browser.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia",
-            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
-        )
-        browser.open(pages["merge"])
-        found.append(browser.run(bar))
-    first = palette.AGENTS[0]
-    assert found == [f"rgb{palette.channels(colour)}" for colour in (first.day, first.night)]

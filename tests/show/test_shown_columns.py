@@ -33,9 +33,9 @@ def test_the_page_has_the_terminals_columns_and_explains_each(name):
             assert column.title in text
             if column.title not in ("tensor", "layer", "changed"):  # the layer map has these
                 assert re.search(rf'<th scope="col"[^>]*>{re.escape(column.title)}</th>', page)
-                assert f"<b>{column.title}</b>: " in page
+                assert f"<dt>{column.title}</dt><dd>" in page
     titles = re.findall(r'<th scope="col"[^>]*>(.*?)</th>', page)
-    explained = re.findall(r"<b>(.*?)</b>: ", page)
+    explained = re.findall(r"<dt>(.*?)</dt><dd>", page)
     assert set(titles) <= set(explained)
 
 

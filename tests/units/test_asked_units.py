@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from models import read_weights
 from observed import Killed, contents, killed, told
 from unit_merges import assert_finished, changed, merge
 
-from mergekit_ram.units.manifest import WORK_FOLDER, WorkFolder
+from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
 
 NOTHING_LEFT = "this merge is finished in it: there is nothing left to do. --restart merges anew."
 
@@ -120,7 +119,7 @@ def begun(undisturbed, out: Path) -> int:
 def test_finalising_says_which_units_lack(undisturbed, tmp_path):
     out = tmp_path / "out"
     units = begun(undisturbed, out)
-    WorkFolder(out, WorkFolder(out).manifest().digest).forget(1)
+    next((out / WORK_FOLDER).glob("unit-00001-*.json")).unlink()
     result = merge(undisturbed.recipe, out, "--finalise")
     assert result.exit_code == 1, result.output
     line = result.output.strip().splitlines()[-1]
@@ -131,13 +130,36 @@ def test_finalising_says_which_units_lack(undisturbed, tmp_path):
     )
 
 
-def test_finalising_makes_a_model_of_units_that_are_done(undisturbed, tmp_path, monkeypatch):
+def test_units_make_no_model_and_finalising_does(undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     units = begun(undisturbed, out)
-    with monkeypatch.context() as held:
-        held.setattr("mergekit_ram.units.driver.Driver._finish", killed)
+    result = merge(undisturbed.recipe, out, "--units", f"3:{units}")
+    assert result.exit_code == 0, result.output
+    assert "(100 %)" in result.output.splitlines()[-2]
+    assert not (out / "config.json").exists()
+    with monkeypatch.context() as patched:
+        patched.setattr("mergekit_ram.units.finish.remove_earlier_model", killed)
         with pytest.raises(Killed):
-            merge(undisturbed.recipe, out, "--units", f"3:{units}")
+            merge(undisturbed.recipe, out, "--finalise")
+    before = contents(out)
+    assert merge(undisturbed.recipe, out, "--units", "0:1").exit_code == 0
+    assert contents(out) == before
+    assert merge(undisturbed.recipe, out, "--finalise").exit_code == 0
+    assert_finished(out, undisturbed.weights)
+
+
+def test_finalising_refuses_a_damaged_shard_and_its_task_makes_it_anew(undisturbed, tmp_path):
+    out = tmp_path / "out"
+    assert merge(undisturbed.recipe, out, "--units", "0:100").exit_code == 0
+    shard = sorted((out / WORK_FOLDER).glob("unit-*.safetensors"))[-1]
+    number = int(shard.name.split("-")[1])
+    with changed(shard):
+        result = merge(undisturbed.recipe, out, "--finalise")
+        assert result.exit_code == 1, result.output
+        assert f"1 of {number + 1} units are not done ({number}), so that" in result.output
+        assert merge(undisturbed.recipe, out, "--units", f"{number}:100").exit_code == 0
+        whole = shard.read_bytes()
+    shard.write_bytes(whole)
     assert merge(undisturbed.recipe, out, "--finalise").exit_code == 0
     assert_finished(out, undisturbed.weights)
 
@@ -157,13 +179,6 @@ def test_a_range_beyond_the_last_unit_says_how_many_there_are(undisturbed, tmp_p
     assert contents(out) == before
 
 
-def test_a_range_may_end_beyond_the_last_unit(undisturbed, tmp_path):
-    out = tmp_path / "out"
-    begun(undisturbed, out)
-    assert merge(undisturbed.recipe, out, "--units", "3:100").exit_code == 0
-    assert_finished(out, undisturbed.weights)
-
-
 def test_a_range_beyond_the_last_unit_begins_nothing(undisturbed, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(undisturbed.recipe), str(out)]
@@ -172,16 +187,3 @@ def test_a_range_beyond_the_last_unit_begins_nothing(undisturbed, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "--units 100:200: there is nothing to do, since the merge has " in done.stderr
     assert not out.exists()
-
-
-def test_a_model_finished_while_a_late_task_planned_stays(undisturbed, tmp_path, caplog):
-    out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out).exit_code == 0
-    before = contents(out)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mergekit_ram.units.merge._check_asked", lambda *_: None)
-        result = merge(undisturbed.recipe, out, "--units", "0:1")
-    assert result.exit_code == 0, result.output
-    assert told(caplog)[-1].endswith(NOTHING_LEFT)
-    assert contents(out) == before
-    assert read_weights(out).keys() == undisturbed.weights.keys()

@@ -9,13 +9,10 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.plan.lock import lock_folder
-from mergekit_ram.units.manifest import WORK_FOLDER
-
-FORKSERVER = "multiprocessing.forkserver"
+from mergekit_ram.units.folder import WORK_FOLDER
 
 COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
 
@@ -30,21 +27,10 @@ def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Processes of joblib that do units: copies of the server that they are forked from.
-
-    Other programs that an import runs are no copies for longer than a moment.
-    """
-
-    def found() -> list[psutil.Process]:
-        children = psutil.Process(process.pid).children(recursive=True)
-        loky = [child for child in children if "LokyProcess" in " ".join(child.cmdline())]
-        copies = [c for c in children if c.ppid() != process.pid and FORKSERVER in str(c.cmdline())]
-        return [*loky, *copies]
-
+    """Processes that do units."""
     try:
-        before = found()
-        time.sleep(0.05)
-        return [worker for worker in found() if worker in before]
+        children = psutil.Process(process.pid).children()
+        return [child for child in children if "child.py" in " ".join(child.cmdline())]
     except psutil.NoSuchProcess:
         return []
 
@@ -58,7 +44,7 @@ def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_
     workers[0].send_signal(signal.SIGKILL)
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 1, output
-    assert "was killed, perhaps for want of memory" in output
+    assert "was killed (out of memory?)" in output
     assert "Traceback" not in output
     assert not (out / "config.json").exists()
     result = merge(undisturbed.recipe, out)
@@ -136,12 +122,10 @@ def test_a_damaged_manifest_is_named(undisturbed, tmp_path):
     assert_finished(out, undisturbed.weights)
 
 
-@pytest.mark.parametrize("name", ["unit-00000-*.json", "statistics.json"])
-def test_damaged_receipts_and_counts_are_made_anew(undisturbed, tmp_path, name):
+def test_damaged_receipts_are_made_anew(undisturbed, tmp_path):
     out = tmp_path / "out"
     assert merge(undisturbed.recipe, out, "--units", "0:3").exit_code == 0
-    for file in [*(out / WORK_FOLDER).glob(name)] or [out / WORK_FOLDER / name]:
-        file.write_text("")
+    next((out / WORK_FOLDER).glob("unit-00000-*.json")).write_text("")
     result = merge(undisturbed.recipe, out)
     assert result.exit_code == 0, result.output
     assert_finished(out, undisturbed.weights)

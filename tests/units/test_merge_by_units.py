@@ -11,7 +11,7 @@ from unit_merges import assert_finished, changed, killed_at_random, merge
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.record.schema import read_record
-from mergekit_ram.units.manifest import WORK_FOLDER
+from mergekit_ram.units.folder import WORK_FOLDER
 from mergekit_ram.units.progress import progress_text
 
 
@@ -96,16 +96,14 @@ def test_another_plan_is_refused_and_restart_begins_anew(undisturbed, tmp_path):
 
 def test_units_that_other_machines_do_make_one_model(undisturbed, tmp_path):
     out = tmp_path / "out"
-    units = len(json.loads(manifest_of(undisturbed, tmp_path / "probe"))["units"])
-    for first in range(0, units, 2):
-        result = merge(undisturbed.recipe, out, "--units", f"{first}:{min(units, first + 2)}")
-        assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
-
-
-def manifest_of(undisturbed, out: Path) -> str:
     begun(undisturbed, out, 0, 1)
-    return (out / WORK_FOLDER / "merge.json").read_text()
+    units = len(json.loads((out / WORK_FOLDER / "merge.json").read_text())["units"])
+    for first in range(0, units, 2):
+        result = merge(undisturbed.recipe, out, "--units", f"{first}:{first + 2}")
+        assert result.exit_code == 0, result.output
+    result = merge(undisturbed.recipe, out, "--finalise")
+    assert result.exit_code == 0, result.output
+    assert_finished(out, undisturbed.weights)
 
 
 def test_the_progress_of_an_unfinished_merge_is_told(undisturbed, tmp_path):
@@ -118,7 +116,7 @@ def test_the_progress_of_an_unfinished_merge_is_told(undisturbed, tmp_path):
     text = progress_text(out)
     assert "an unfinished merge of 4 models" in text
     assert "merging" in text
-    assert "The same command again goes on from here" in text
+    assert "The same command again resumes from here" in text
 
 
 def test_shards_before_counts_are_refused(undisturbed, tmp_path):

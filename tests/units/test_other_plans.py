@@ -10,9 +10,8 @@ from mergekit.options import MergeOptions
 from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.units import work
-from mergekit_ram.units.manifest import WorkFolder
-from mergekit_ram.units.merge import read_merge
+from mergekit_ram.units import job as jobs
+from mergekit_ram.units.folder import WorkFolder
 
 OPTIONS = {"copy_tokenizer": False, "out_shard_size": 8 * 1000, "quiet": True}
 
@@ -20,12 +19,12 @@ OPTIONS = {"copy_tokenizer": False, "out_shard_size": 8 * 1000, "quiet": True}
 @pytest.fixture(autouse=True)
 def no_benches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test plans anew, as a new worker does."""
-    monkeypatch.setattr(work, "_benches", {})
+    monkeypatch.setattr(jobs, "_workers", {})
 
 
-def job_of(recipe: Path, out: Path) -> work.Job:
+def job_of(recipe: Path, out: Path) -> jobs.MergeJob:
     """As the driver tells the workers of an unfinished merge."""
-    job = read_merge(recipe, out, MergeOptions(**OPTIONS)).job(workers=2)
+    job = jobs.read_job(recipe, out, MergeOptions(**OPTIONS), workers=2)
     return replace(job, plan=WorkFolder(out).manifest().digest)
 
 
@@ -48,14 +47,14 @@ def test_what_a_worker_brings_after_a_restart_is_not_taken_for_the_new_plans(und
     shards = [unit.number for unit in WorkFolder(out).manifest().units if unit.kind == "shard"]
     if shards[0] > 0:
         assert merge(other(undisturbed, tmp_path), out, "--units", f"0:{shards[0]}").exit_code == 0
-    bench = work.bench_of(left)
-    bench.run(shards[0])()
-    at_work = bench.run(shards[1])
+    jobs.run_unit(left, shards[0])
+    (worker,) = jobs._workers.values()
+    at_work = worker.run(shards[1])
     # Its driver is killed; somebody begins another merge in this folder.
     begun(undisturbed.recipe, out, "--restart")
     with pytest.raises(InputError, match="No such file"):
         at_work()
-    bench.run(shards[-1])()
+    worker.run(shards[-1])()
     result = merge(undisturbed.recipe, out)
     assert result.exit_code == 0, result.output
     assert_finished(out, undisturbed.weights)
@@ -67,12 +66,12 @@ def test_a_worker_that_would_do_another_merge_says_where_and_what_differs(
     out = tmp_path / "out"
     begun(undisturbed.recipe, out)
     job = job_of(undisturbed.recipe, out)
-    assert work.bench_of(job).plan.units
-    monkeypatch.setattr(work, "_benches", {})
-    monkeypatch.setattr(work.socket, "gethostname", lambda: "node7")
+    jobs.run_unit(job, 0)
+    monkeypatch.setattr(jobs, "_workers", {})
+    monkeypatch.setattr(jobs.socket, "gethostname", lambda: "node7")
     agent = undisturbed.trio.folder / "tool" / "model.safetensors"
     with changed(agent), pytest.raises(InputError) as raised:
-        work.run_unit(job, 0)
+        jobs.run_unit(job, 0)
     line = str(raised.value)
     assert "host node7 would do units of another merge" in line
     assert f"model {agent.parent}, whose files have changed" in line
@@ -83,7 +82,7 @@ def test_another_version_on_a_workers_machine_is_told(undisturbed, tmp_path, mon
     out = tmp_path / "out"
     begun(undisturbed.recipe, out)
     job = job_of(undisturbed.recipe, out)
-    here = work.versions()
-    monkeypatch.setattr(work, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
+    here = jobs.versions()
+    monkeypatch.setattr(jobs, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
     with pytest.raises(InputError, match=r"other versions .*torch='1\.0'"):
-        work.run_unit(job, 0)
+        jobs.run_unit(job, 0)

@@ -18,19 +18,16 @@ from unit_merges import assert_finished, merge
 
 from mergekit_ram.cli import main
 from mergekit_ram.record.merge import MergeRecorder
-from mergekit_ram.units import driver
+from mergekit_ram.units import finish
 
 
-@pytest.mark.parametrize("options", [(), ("--units", "3:100")])
-def test_a_model_that_another_program_wrote_meanwhile_is_replaced(
-    undisturbed, tmp_path, options, caplog
-):
+def test_a_model_that_another_program_wrote_meanwhile_is_replaced(undisturbed, tmp_path, caplog):
     out = tmp_path / "out"
     assert merge(undisturbed.recipe, out, "--units", "0:3").exit_code == 0
     other = {**undisturbed.trio.config("linear"), "parameters": {"weight": 1.0}}
     succeed(run_yaml(other, out, "--no-copy-tokenizer", "--out-shard-size", "1B"))
     assert (out / "model.safetensors").is_file()
-    result = merge(undisturbed.recipe, out, *options)
+    result = merge(undisturbed.recipe, out)
     assert result.exit_code == 0, result.output
     assert any("replacing the model in it (config.json, " in line for line in told(caplog))
     assert not (out / "model.safetensors").exists()
@@ -43,13 +40,13 @@ def test_shards_that_were_moved_before_a_crash_are_kept(undisturbed, tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(MergeRecorder, "write", killed)
         if moved != "all":
-            patched.setattr(driver.os, "replace", replacing_some(out, moved))
+            patched.setattr(finish.os, "replace", replacing_some(out, moved))
         with pytest.raises(Killed):
             merge(undisturbed.recipe, out)
     assert moved in ("all", len(list(out.glob("model-*.safetensors"))))
     (out / "model.safetensors").write_bytes(b"of another program")
     with monkeypatch.context() as patched:
-        patched.setattr("mergekit_ram.units.work.shard.write_draft", killed)
+        patched.setattr("mergekit_ram.units.job.write_shard", killed)
         result = merge(undisturbed.recipe, out)
     assert result.exit_code == 0, result.output
     assert not (out / "model.safetensors").exists()

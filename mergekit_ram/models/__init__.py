@@ -1,0 +1,1 @@
+"""The models of a merge on disk: their files, tensor names, architecture and adapters."""

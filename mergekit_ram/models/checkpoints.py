@@ -1,0 +1,277 @@
+"""Finds the files of a model's weights, as transformers does, and reads the headers in them.
+
+mergekit trusts an index. transformers prefers a single file to an index, and takes from the files
+that an index lists whatever they hold. A merge has to be of the weights that are loaded later.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from mergekit.io import ShardedTensorIndex
+from mergekit.io.lazy_tensor_loader import ShardInfo
+from safetensors import safe_open
+
+from mergekit_ram.errors import InputError, one_line
+from mergekit_ram.merges.notes import some
+
+INDEX_SUFFIX = ".index.json"
+
+DESCRIPTIONS = (
+    "model.safetensors",
+    "model.safetensors" + INDEX_SUFFIX,
+    "pytorch_model.bin",
+    "pytorch_model.bin" + INDEX_SUFFIX,
+)
+"""Files that may describe a model's weights, in the order in which transformers looks for them."""
+
+EXPLICIT_KEY = "transformers_weights"
+"""Key of ``config.json`` that tells transformers another file."""
+
+ADAPTER_CONFIG = "adapter_config.json"
+
+SAFETENSORS_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""safetensors' names of dtypes; the packed ones that torch lacks count as ``uint8``."""
+
+KEPT_HEADERS = 4096
+"""Files whose headers are kept, for every step of a plan that asks for them again."""
+
+LFS_MARK = b"version https://git-lfs"
+
+
+@dataclass(frozen=True)
+class TensorHeader:
+    """A stored tensor's shape and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> int:
+        """Number of its elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return self.numel * self.dtype.itemsize
+
+    def as_meta(self) -> torch.Tensor:
+        """A tensor without data, for code that computes shapes."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's weights on disk.
+
+    Attributes:
+        index: of the tensors that are there, by their stored names.
+        headers: the same tensors' shapes and dtypes.
+        promised: the error about every tensor that an index lists and no file holds, by name.
+        description: the file that says where the tensors are.
+        unread: other files that describe weights, which transformers does not read.
+    """
+
+    index: ShardedTensorIndex
+    headers: Mapping[str, TensorHeader]
+    promised: Mapping[str, InputError]
+    description: str
+    unread: tuple[str, ...]
+
+
+def open_checkpoint(folder: str, model: str) -> Checkpoint:
+    """Look at a model's files as transformers would, reading headers only.
+
+    Args:
+        folder: of a Hugging Face model.
+        model: its name in errors.
+
+    Raises:
+        InputError: naming model and file: no configuration, no weights, a broken file, or
+            weights that are quantised.
+    """
+    root = Path(folder)
+    explicit = _read_config(root, model).get(EXPLICIT_KEY)
+    found = [name for name in DESCRIPTIONS if (root / name).is_file()]
+    if not explicit and not found:
+        raise broken(model, folder, f"Unable to find model files: {_other_files(root)}")
+    chosen = str(explicit) if explicit else found[0]
+    weight_map = _read_index(root / chosen, model) if chosen.endswith(INDEX_SUFFIX) else {}
+    is_safetensors = ".safetensors" in chosen
+    headers: dict[str, TensorHeader] = {}
+    shards: list[ShardInfo] = []
+    for file in sorted(set(weight_map.values())) or [chosen]:
+        # Somebody may have taken out a part that this model does not need.
+        if weight_map and not (root / file).is_file():
+            continue
+        stored = read_shard(root / file, is_safetensors, model)
+        headers |= stored
+        shards.append(ShardInfo(file, [*stored]))
+    promised = {
+        name: _broken_promise(root / file, name, model)
+        for name, file in weight_map.items()
+        if name not in headers
+    }
+    if not headers and promised:
+        raise next(iter(promised.values()))
+    paths = {name: shard.filename for shard in shards for name in shard.contained_keys}
+    index = ShardedTensorIndex(str(root), is_safetensors, paths, shards)
+    unread = tuple(name for name in found if name != chosen)
+    return Checkpoint(index, headers, promised, chosen, unread)
+
+
+def _read_index(path: Path, model: str) -> dict[str, str]:
+    weight_map = _read_table(path, model).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise broken(model, path, "it holds no weight_map")
+    return {str(name): str(file) for name, file in weight_map.items()}
+
+
+def _broken_promise(path: Path, name: str, model: str) -> InputError:
+    is_there = path.is_file()
+    return broken(
+        model, path, f"its index promises tensor {name}" if is_there else "the file is missing"
+    )
+
+
+def _other_files(root: Path) -> str:
+    """Words on a folder without weights that transformers would read."""
+    others = sorted(
+        file.name
+        for pattern in ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
+        for file in root.glob(pattern)
+    )
+    missing = "it has no model.safetensors or pytorch_model.bin, whole or with an index"
+    return f"{missing}, only {some(others)}" if others else missing
+
+
+def _read_config(root: Path, model: str) -> dict[str, Any]:
+    path = root / "config.json"
+    if not path.is_file():
+        if (root / ADAPTER_CONFIG).is_file():
+            raise _is_adapter(root, model)
+        raise broken(model, path, "the file is missing")
+    settings = _read_table(path, model)
+    quantisation = settings.get("quantization_config")
+    if quantisation:
+        is_table = isinstance(quantisation, dict)
+        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
+        raise InputError(
+            f"model {model}: its weights are quantised (quantization_config in {path}: "
+            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
+        )
+    return settings
+
+
+def _is_adapter(root: Path, model: str) -> InputError:
+    try:
+        base = json.loads((root / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        base = str(base["base_model_name_or_path"])
+    except (OSError, ValueError, LookupError, TypeError):
+        base = "BASE"
+    return InputError(
+        f"model {model}: the folder {root} holds an adapter ({ADAPTER_CONFIG}) and no whole "
+        f"model. Write base and adapter together: `model: {base}+{model}`, with the base that it "
+        "was trained on, and give --lora-merge-cache."
+    )
+
+
+def _read_table(path: Path, model: str) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise broken(model, path, one_line(error)) from None
+    if not isinstance(found, dict):
+        raise broken(model, path, "it holds no settings")
+    return found
+
+
+def shard_path(index: ShardedTensorIndex, filename: str) -> Path:
+    """Where a shard of a checkpoint lies."""
+    return Path(index.base_path) / filename
+
+
+def read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, TensorHeader]:
+    """The tensors of one file of weights, by name.
+
+    Every check and record of a plan asks here, so the file is opened once as long as it stays
+    the same.
+
+    Raises:
+        InputError: the file is missing, empty or broken.
+    """
+    if not path.is_file():
+        raise broken(model, path, "the file is missing")
+    status = path.stat()
+    if status.st_size == 0:
+        raise broken(model, path, "the file is empty")
+    try:
+        state = (status.st_size, status.st_mtime_ns, status.st_ino)
+        return _read_unchanged(path, is_safetensors, state)
+    except Exception as error:  # readers of files fail in many ways
+        raise broken(model, path, _problem(path, error)) from error
+
+
+def _problem(path: Path, error: Exception) -> str:
+    with path.open("rb") as file:
+        if file.read(len(LFS_MARK)) == LFS_MARK:
+            return "it is a pointer of Git LFS and no weights (`git lfs pull` fetches them)"
+    return one_line(error)
+
+
+@functools.lru_cache(maxsize=KEPT_HEADERS)
+def _read_unchanged(
+    path: Path, is_safetensors: bool, state: tuple[int, ...]
+) -> dict[str, TensorHeader]:
+    """``state`` tells a file from its successor at the same place."""
+    return _read_safetensors(path) if is_safetensors else _read_pickle(path)
+
+
+def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
+    headers = {}
+    with safe_open(path, framework="pt") as shard:
+        for name in shard.keys():  # noqa: SIM118  # the handle is no mapping
+            stored = shard.get_slice(name)
+            dtype = SAFETENSORS_DTYPES.get(stored.get_dtype(), torch.uint8)
+            headers[name] = TensorHeader(tuple(stored.get_shape()), dtype)
+    return headers
+
+
+def _read_pickle(path: Path) -> dict[str, TensorHeader]:
+    entries = torch.load(path, map_location="meta", weights_only=True)
+    if isinstance(entries.get("state_dict"), dict):
+        raise ValueError("its weights lie under 'state_dict'; save that part alone")
+    # Training code stores other things beside the weights, such as a step count.
+    return {
+        name: TensorHeader(tuple(entry.shape), entry.dtype)
+        for name, entry in entries.items()
+        if isinstance(entry, torch.Tensor)
+    }
+
+
+def broken(model: str, path: str | Path, problem: object) -> InputError:
+    """The error about a file of a model that cannot be read."""
+    return InputError(
+        f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
+    )

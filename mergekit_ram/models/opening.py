@@ -1,0 +1,143 @@
+"""Opens the models of a configuration: folders, models of the hub, and adapters on their bases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+from mergekit.common import ModelReference
+from mergekit.options import MergeOptions
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.merges.boundary import reading
+from mergekit_ram.models.adapters import merged_adapter
+from mergekit_ram.models.checkpoints import Checkpoint, open_checkpoint, shard_path
+
+LOG = logging.getLogger("mergekit_ram")
+
+NAMES = "A local folder is written as ./folder, a model of the hub as owner/name"
+FOLDER_REMEDY = "Repair or re-download this checkpoint; code of its own needs --trust-remote-code."
+HUB_REMEDY = f"{NAMES}; without a network give the folder of a download."
+
+
+def open_models(
+    models: Sequence[ModelReference], options: MergeOptions
+) -> tuple[dict[ModelReference, Checkpoint], dict[ModelReference, Any]]:
+    """The weights and the configurations of all models; those that have to be made or fetched last.
+
+    Raises:
+        InputError: naming model and file, for anything that stands in the way; two models that
+            are one.
+    """
+    _check_references(models)
+    local = [model for model in models if model.lora is None and _is_folder(model)]
+    checkpoints = {model: _open_model(model, options) for model in local}
+    configs = {model: _read_config(model, options) for model in models}
+    checkpoints |= {model: _open_model(model, options) for model in models if model not in local}
+    _check_identities(checkpoints)
+    return {model: checkpoints[model] for model in models}, configs
+
+
+def _check_references(models: Sequence[ModelReference]) -> None:
+    """Check that every reference means one model, as far as its name tells."""
+    by_name: dict[str, ModelReference] = {}
+    for model in models:
+        if by_name.setdefault(str(model), model) != model:
+            raise InputError(
+                f"two models are called {model}: one is a folder with a + in its name, the other "
+                "a base and an adapter. Rename the folder."
+            )
+        is_split = model.lora is not None and Path(str(model)).is_dir()
+        plus = (
+            " A + separates a base from its adapter; a folder with a + in its name is written as "
+            f"`model: {{model: {{path: {model}}}}}`."
+        )
+        for kind, part in (("folder", model.model), ("adapter folder", model.lora)):
+            if part is None or Path(part.path).is_dir():
+                continue
+            if is_split or _looks_local(part.path):
+                raise InputError(
+                    f"model {model}: there is no {kind} {part.path}. Correct the path; a model of "
+                    f"the hub is written as owner/name.{plus if is_split else ''}"
+                )
+
+
+def _check_identities(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
+    """Check that no model is given twice, whether by a link, a copy of links or another name."""
+    seen: dict[object, ModelReference] = {}
+    for model, checkpoint in checkpoints.items():
+        files = [shard_path(checkpoint.index, s.filename).stat() for s in checkpoint.index.shards]
+        identity = frozenset((file.st_dev, file.st_ino) for file in files)
+        twin = seen.setdefault(identity, model)
+        if twin is not model:
+            raise InputError(
+                f"the models {twin} and {model} are read from the same files; a merge would count "
+                "its updates twice. Name every model once, and in one way."
+            )
+
+
+def _read_config(model: ModelReference, options: MergeOptions) -> Any:
+    path = model.model.path
+    file = Path(path) / "config.json" if _is_folder(model) else path
+    remedy = FOLDER_REMEDY if _is_folder(model) else HUB_REMEDY
+    with reading(model, f"the configuration {file}", remedy):
+        config = model.config(trust_remote_code=options.trust_remote_code)
+    architectures = getattr(config, "architectures", None)
+    if not architectures or len(architectures) != 1:
+        raise InputError(
+            f"model {model}: `architectures` in {file} has to name one class of transformers, "
+            f"and is {architectures!r}. Add it, such as "
+            '`"architectures": ["Qwen2ForCausalLM"]`: it is what save_pretrained writes.'
+        )
+    return config
+
+
+def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
+    merged = model.lora is not None
+    folder = merged_adapter(model, options) if merged else _local_folder(model, options)
+    return open_checkpoint(folder, str(model))
+
+
+def _local_folder(model: ModelReference, options: MergeOptions) -> str:
+    """Where a model lies on this machine, downloaded if need be."""
+    path = model.model.path
+    if _is_folder(model):
+        return path
+    try:
+        with reading(model, f"the model {path} of the hub", HUB_REMEDY):
+            folder: str = model.local_path(cache_dir=options.transformers_cache, ignore_lora=True)
+    except InputError as error:
+        cached = _earlier_download(model, options)
+        if cached is None:
+            raise
+        raise InputError(
+            f"model {model}: the hub cannot be asked for {path}, and mergekit asks it for every "
+            f"model that is given by name. It is in the cache: give that folder, {cached}, as "
+            "the model."
+        ) from error
+    return folder
+
+
+def _earlier_download(model: ModelReference, options: MergeOptions) -> str | None:
+    try:
+        return huggingface_hub.snapshot_download(
+            model.model.path,
+            revision=model.model.revision,
+            cache_dir=options.transformers_cache,
+            local_files_only=True,
+        )
+    except Exception:  # whatever it is, there is no folder to name
+        LOG.info("no download of %s is in the cache", model, exc_info=True)
+        return None
+
+
+def _is_folder(model: ModelReference) -> bool:
+    return Path(model.model.path).is_dir()
+
+
+def _looks_local(path: str) -> bool:
+    """Whether a model's name can only be meant as a folder."""
+    return path.startswith((".", "/", "~")) or path.count("/") > 1

@@ -1,0 +1,329 @@
+"""Compares the tensors that a plan loads with those that the models hold, by headers alone.
+
+mergekit plans the weights that an architecture lists. It drops without a word what a checkpoint
+holds besides, and what it has under other names. Everything about a merge that can be known to fail
+is found here, before the long passes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from mergekit.architecture.conversion import convert_checkpoint_tensors
+from mergekit.common import dtype_from_name, set_config_value
+from mergekit.io.tasks import LoaderCache
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.tokenizer import PermutedVocabulary
+from mergekit.tokenizer.truncate import TruncatedVocabulary
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.merges.groups import agents_of, lacking_base
+from mergekit_ram.merges.loads import Load, PlannedOutput, TensorSize, loads_below
+from mergekit_ram.merges.notes import Note, some, tell
+from mergekit_ram.models.checkpoints import TensorHeader
+from mergekit_ram.models.loader import NamedIndex, headers_of
+from mergekit_ram.models.names import ARCHITECTURE_REMEDY
+from mergekit_ram.models.prepare import Prepared
+from mergekit_ram.plan.warnings import Rounding
+from mergekit_ram.tensors import MERGEABLE_DTYPES
+
+TOKENIZER_REMEDY = (
+    "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
+)
+
+Headers = Mapping[str, TensorHeader]
+"""Of one tensor, by model."""
+
+
+@dataclass
+class Holding:
+    """The tensors of one model, by their names in the plan.
+
+    Attributes:
+        headers: of all tensors that the model stores.
+        used: the tensors that the plan loads.
+        lacked: weights of the output that the model has nothing for.
+    """
+
+    headers: dict[str, TensorHeader]
+    used: set[str] = field(default_factory=set)
+    lacked: dict[str, None] = field(default_factory=dict)
+
+    def unused(self) -> list[str]:
+        """Floating tensors that the plan does not load."""
+        floating = {n for n, header in self.headers.items() if header.dtype.is_floating_point}
+        return sorted(floating - self.used)
+
+    def listed(self, names: Sequence[str]) -> str:
+        """Some tensors and the number of their parameters, in words."""
+        numel = sum(self.headers[name].numel for name in names)
+        return f"{len(names)} tensors ({numel:,} parameters)"
+
+
+class Inventory:
+    """The tensors of all models, marked as used or lacking as a plan's merges are added."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, Holding] = {}
+        self.loads: dict[str, list[Load]] = {}
+        self.sizes: dict[str, TensorSize] = {}
+        self.dtypes: set[torch.dtype] = set()
+        self.rounding = Rounding()
+        self.rows: int | None = None
+
+    def add(self, merge: ExecuteMergeMethodTask) -> None:
+        """Look up what one merge loads.
+
+        Raises:
+            InputError: a missing tensor, another shape, or a dtype that cannot be merged.
+        """
+        name, base = merge.output_weight.name, str(merge.base_model)
+        loads = self.loads[name] = list(loads_below(merge.gather_tensors))
+        found = {load.model: self.header(load, name) for load in loads}
+        present = {model: header for model, header in found.items() if header is not None}
+        if not present:
+            return
+        if base not in present:
+            raise lacking_base(merge, present)
+        _check_presence(name, loads, present)
+        _check_dtypes(name, present)
+        _check_shapes(merge, present)
+        self.rounding.add(base, loads, present)
+        axis = merge.output_weight.vocabulary_axis
+        if axis is not None and isinstance(merge.gather_tensors, TruncatedVocabulary):
+            self.rows = min(header.shape[axis] for header in present.values())
+        dtype = _output_dtype(merge, loads, present)
+        read = sum(header.nbytes for header in present.values())
+        self.sizes[name] = TensorSize(read, present[base].numel * dtype.itemsize)
+        self.dtypes.add(dtype)
+
+    def header(self, load: Load, weight: str) -> TensorHeader | None:
+        """The header of what a load gives; None where the model has nothing for the weight.
+
+        Raises:
+            InputError: the model's index lists the tensor and no file holds it.
+        """
+        model = self.models.get(load.model)
+        if model is None:
+            model = self.models[load.model] = Holding(headers_of(load.index, load.model))
+        for name in load.names:
+            if name in model.headers:
+                model.used.add(name)
+                return model.headers[name]
+        header = _converted(load, model) if load.reference else None
+        if header is None:
+            promised = load.index.promised if isinstance(load.index, NamedIndex) else {}
+            for name in load.names:
+                if name in promised:
+                    raise promised[name]
+            model.lacked[weight] = None
+        return header
+
+    def output(self, notes: Sequence[Note]) -> PlannedOutput:
+        """What the plan reads and writes."""
+        dtypes = sorted(str(dtype).split(".")[-1] for dtype in self.dtypes)
+        return PlannedOutput(self.sizes, tuple(dtypes), self.loads, tuple(notes), self.rows)
+
+
+def check_plan(
+    merges: Sequence[ExecuteMergeMethodTask], prepared: Prepared, out_config: Any
+) -> PlannedOutput:
+    """What a plan will read and write, with everything that there is to say about its models.
+
+    Args:
+        merges: of the plan.
+        prepared: its models.
+        out_config: the output's configuration, which is made to fit the weights.
+
+    Raises:
+        InputError: the models do not fit together, or the output would not be the whole base.
+    """
+    inventory, notes = _checked(merges, prepared.known_names())
+    if inventory.rows is not None:
+        key = prepared.architecture.vocab_size_config_key
+        assert key is not None
+        set_config_value(out_config, key, inventory.rows)
+    return inventory.output([*prepared.notes, *notes])
+
+
+def check_raw_plan(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
+    """The same of raw checkpoints, which have no configuration.
+
+    Raises:
+        InputError: the checkpoints do not fit together.
+    """
+    inventory, notes = _checked(merges, None)
+    return inventory.output(notes)
+
+
+def listed(saves: Any) -> Any:
+    """The tasks that save a raw merge's weights.
+
+    Raises:
+        InputError: mergekit lists none, and would write an output without weights.
+    """
+    if isinstance(saves, list) and not saves:
+        raise InputError(
+            "the models have no tensor in common, so that the output would be empty. Give files "
+            "of one model's agents, with the same names of tensors."
+        )
+    return saves
+
+
+def _checked(
+    merges: Sequence[ExecuteMergeMethodTask], known: set[str] | None
+) -> tuple[Inventory, list[Note]]:
+    inventory = Inventory()
+    for merge in merges:
+        inventory.add(merge)
+    notes = [*inventory.rounding.notes(), *_coverage(merges, inventory.models, known)]
+    tell(notes)
+    return inventory, notes
+
+
+def _converted(load: Load, model: Holding) -> TensorHeader | None:
+    """A tensor that mergekit assembles from others, such as packed experts."""
+    assert load.reference is not None
+    config = load.reference.config(trust_remote_code=LoaderCache().trust_remote_code)
+    for name in load.names:
+        asked: set[str] = set()
+        sources = {n: _asking(n, header, asked) for n, header in model.headers.items()}
+        tensor = convert_checkpoint_tensors(config.model_type, sources, name)
+        if tensor is not None:
+            model.used |= asked
+            return TensorHeader(tuple(tensor.shape), tensor.dtype)
+    return None
+
+
+def _asking(name: str, header: TensorHeader, asked: set[str]) -> Callable[[], torch.Tensor]:
+    """Gives a tensor without data, and remembers that it was asked for."""
+
+    def tensor() -> torch.Tensor:
+        asked.add(name)
+        return header.as_meta()
+
+    return tensor
+
+
+def _check_presence(name: str, loads: Sequence[Load], present: Headers) -> None:
+    for load in loads:
+        if load.model not in present and not load.optional:
+            raise InputError(
+                f"model {load.model}: tensor {name} is missing, and the architecture requires "
+                f"it. {ARCHITECTURE_REMEDY}"
+            )
+
+
+def _check_dtypes(name: str, present: Headers) -> None:
+    if not any(header.dtype.is_floating_point for header in present.values()):
+        return  # a buffer, which mergekit copies where it is equal
+    for model, header in present.items():
+        if header.dtype not in MERGEABLE_DTYPES:
+            raise InputError(
+                f"model {model}, tensor {name}: {header.dtype} weights cannot be merged; "
+                "dequantise the model to bfloat16, float16 or float32 first"
+            )
+
+
+def _check_shapes(merge: ExecuteMergeMethodTask, present: Headers) -> None:
+    axis = merge.output_weight.vocabulary_axis
+    is_aligned = isinstance(merge.gather_tensors, PermutedVocabulary | TruncatedVocabulary)
+    base = str(merge.base_model)
+    expected = present[base].shape
+    for model, header in present.items():
+        in_rows_alone = axis is not None and _without(header.shape, axis) == _without(
+            expected, axis
+        )
+        if header.shape == expected or (in_rows_alone and is_aligned):
+            continue
+        raise InputError(
+            f"model {model}, tensor {merge.output_weight.name}: shape {list(header.shape)}, "
+            f"but the base {base} has {list(expected)}. "
+            f"{TOKENIZER_REMEDY if in_rows_alone else ARCHITECTURE_REMEDY}"
+        )
+
+
+def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _output_dtype(
+    merge: ExecuteMergeMethodTask, loads: Sequence[Load], present: Headers
+) -> torch.dtype:
+    """The dtype that is written: as configured, or the one that all inputs promote to."""
+    dtypes = [
+        dtype_from_name(load.dtype) or present[load.model].dtype
+        for load in loads
+        if load.model in present
+    ]
+    return dtype_from_name(merge.out_dtype) or functools.reduce(torch.promote_types, dtypes)
+
+
+def _coverage(
+    merges: Sequence[ExecuteMergeMethodTask], models: Mapping[str, Holding], known: set[str] | None
+) -> Iterator[Note]:
+    """Compare what the models hold with what the plan loads.
+
+    Args:
+        merges: of the plan.
+        models: that it loads from.
+        known: names that the architecture knows and the configuration leaves out on purpose, such
+            as layers outside of its slices; None for raw checkpoints, of which mergekit merges
+            what it was told to.
+    """
+    bases = dict.fromkeys(str(merge.base_model) for merge in merges)
+    agents = dict.fromkeys(str(model) for merge in merges for model in agents_of(merge))
+    left_out = set(known or ())
+    for base in bases:
+        lost = [name for name in models[base].unused() if name not in left_out]
+        if lost and known is not None:
+            raise InputError(
+                f"model {base}: {models[base].listed(lost)} would be missing from the output, "
+                f"since no module or slice of the configuration holds them: {some(lost)}. List the "
+                "models under `models:`, where every tensor of the base is merged."
+            )
+        if lost:
+            left_out |= set(lost)
+            yield Note(
+                "base-only",
+                f"model {base}: {models[base].listed(lost)} are not in the output, since mergekit "
+                f"does not list them for this merge: {some(lost)}",
+            )
+    parts = {agent: models[agent] for agent in agents if agent in models and agent not in bases}
+    for agent, part in parts.items():
+        if not any(part.headers[name].dtype.is_floating_point for name in part.used):
+            raise InputError(
+                f"model {agent}: no tensor of it takes part in the merge; it holds "
+                f"{some(sorted(part.headers)) or 'nothing'}. Leave it out, or give its tensors the "
+                "names of the base's."
+            )
+    yield from _on_extra_tensors(parts, left_out)
+    for agent, part in parts.items():
+        if part.lacked:
+            yield Note(
+                "agent-lacks-tensors",
+                f"model {agent}: it lacks {len(part.lacked)} tensors of the base, where it counts "
+                f"as unchanged: {some([*part.lacked])}",
+            )
+
+
+def _on_extra_tensors(parts: Mapping[str, Holding], known: set[str]) -> Iterator[Note]:
+    by_names: dict[tuple[str, ...], list[str]] = {}
+    for model, part in parts.items():
+        extra = tuple(name for name in part.unused() if name not in known)
+        if extra:
+            by_names.setdefault(extra, []).append(model)
+    texts = []
+    for names, holders in by_names.items():
+        numel = sum(parts[holders[0]].headers[name].numel for name in names)
+        texts.append(f"{', '.join(holders)}: {some(names)} ({numel:,} parameters)")
+    if texts:
+        yield Note(
+            "agents-only",
+            "tensors that the base does not have take no part and are not in the output: "
+            + "; ".join(texts),
+        )

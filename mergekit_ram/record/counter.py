@@ -1,0 +1,127 @@
+"""Receives the counts of merged tensors; logs every agent's sums when all tensors are counted."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+
+from mergekit_ram.merges.groups import agent_places, factor_of
+from mergekit_ram.names import labels
+from mergekit_ram.overlap import (
+    LARGE_RESCALE,
+    LARGE_RESCALE_ADVICE,
+    SUSPICIOUS_DENSITY,
+    AgentOverlap,
+    OverlapStatistics,
+    TensorOverlap,
+)
+from mergekit_ram.record.reuse import RecordedCounts
+from mergekit_ram.record.schema import AgentRecord
+
+LOG = logging.getLogger("mergekit_ram")
+
+
+class OverlapCounter:
+    """Receives the counts of one plan, all at once or tensor by tensor.
+
+    Args:
+        merges: of every weight of the output, once.
+        quiet: log nothing but warnings when the merge is done.
+        recorded: counts of an earlier merge or inspection, which are not taken again.
+    """
+
+    def __init__(
+        self,
+        merges: Sequence[ExecuteMergeMethodTask],
+        *,
+        quiet: bool = False,
+        recorded: RecordedCounts | None = None,
+    ):
+        self.merges = tuple(merges)
+        self.quiet = quiet
+        self.recorded = recorded
+        self.statistics: OverlapStatistics | None = None
+        self._started = time.perf_counter()
+        self._counts: dict[str, TensorOverlap | None] = {}
+        # The multi-GPU executor merges in several threads.
+        self._lock = threading.Lock()
+
+    @property
+    def counts_from(self) -> str | None:
+        """The file of the recorded counts."""
+        return self.recorded.path if self.recorded else None
+
+    @property
+    def seconds(self) -> float:
+        """Since the plan was made."""
+        return time.perf_counter() - self._started
+
+    def add(self, name: str, counts: TensorOverlap | None) -> None:
+        """Add the counts of one tensor; None of one that is copied."""
+        with self._lock:
+            self._counts[name] = counts
+            is_last = self.statistics is None and len(self._counts) == len(self.merges)
+        if is_last:
+            ordered = (self._counts[merge.output_weight.name] for merge in self.merges)
+            self.complete(filter(None, ordered))
+
+    def complete(self, counted: Iterable[TensorOverlap]) -> OverlapStatistics:
+        """Take the counts of all tensors, in the plan's order."""
+        self.statistics = OverlapStatistics(tensors=tuple(counted))
+        self._log(self.statistics)
+        return self.statistics
+
+    def _log(self, statistics: OverlapStatistics) -> None:
+        """Log a line for each agent, and warnings."""
+        places = agent_places(self.merges)
+        names = labels([agent.model for agent in statistics.agents])
+        for name, agent in zip(names, statistics.agents, strict=True):
+            factors = {
+                factor_of(merge, model, agent)
+                for merge, model in places[agent.model]
+                if merge.input_parameters[model]["weight"] != 0
+            }
+            LOG.info("%s", agent_line(name, agent, factors))
+            if factors:
+                _warn(agent, max(factors))
+
+
+def agent_line(name: str, agent: AgentOverlap | AgentRecord, factors: Collection[float]) -> str:
+    """A line on the changes of an agent and the λ of its unique parameters.
+
+    Args:
+        name: of the agent, short.
+        agent: its counts over the whole model.
+        factors: its different λ; empty where it takes no part.
+    """
+    if not factors:
+        return f"agent {name}: takes no part, its weight is 0 everywhere"
+    low, high = min(factors), max(factors)
+    ratio = agent.overlap_unique_ratio
+    return (
+        f"agent {name}: density {100 * agent.density:.2f} %, shared {agent.shared:,}, "
+        f"unique {agent.unique:,}, ρ {math.inf if ratio is None else ratio:.4g}, "
+        f"λ {f'{low:.4f}' if low == high else f'{low:.4f} to {high:.4f}'}"
+    )
+
+
+def _warn(agent: AgentOverlap, factor: float) -> None:
+    if not agent.active:
+        LOG.warning(
+            "agent %s equals the base within epsilon everywhere and contributes nothing",
+            agent.model,
+        )
+    elif agent.density > SUSPICIOUS_DENSITY:
+        LOG.warning(
+            "agent %s differs from the base in %.1f %% of all parameters: it was not trained "
+            "from this base, or not by sparse updates",
+            agent.model,
+            100 * agent.density,
+        )
+    if agent.active and factor > LARGE_RESCALE:
+        LOG.warning("agent %s: λ is %.4g: %s", agent.model, factor, LARGE_RESCALE_ADVICE)

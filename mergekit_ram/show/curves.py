@@ -1,0 +1,165 @@
+"""The charts of a record's page that show what another ε, r or α would give."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
+from mergekit_ram.record.schema import OverlapRecord, Setting
+from mergekit_ram.show import charts, columns
+from mergekit_ram.show.charts import Curve, Panel, Plot
+from mergekit_ram.show.columns import Column
+
+# How far the axes of λ reach: at least, beyond the present value as a factor, and beyond the
+# largest finite ρ, from which on every curve is level.
+LEAST_R = 0.3
+LEAST_ALPHA = 4.0
+BEYOND = 1.5
+BEYOND_RATIO = 1.05
+
+LONGEST_LINEAR = 40.0
+LOGARITHMIC_START = 0.1
+STEPS = 60
+
+# Of an axis: beyond what is drawn, as a share, and where all values are the same.
+ROOM = 0.08
+LEAST_SPAN = 0.05
+
+ZERO_NOTE = " ε = 0 has no place on this axis; the table below has it."
+
+OVER_EPSILON = (
+    ("epsilon-density", columns.DENSITY, 0.0),
+    ("epsilon-unique-share", columns.UNIQUE_SHARE, 0.0),
+    ("epsilon-overlap-unique-ratio", columns.RATIO, 0.0),
+    ("epsilon-rescale", columns.RESCALE, 1.0),
+)
+"""Name, what is drawn, and what the axis reaches down to."""
+
+
+def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
+    """A chart for each figure that depends on ε. Of one agent alone everything is unique."""
+    found = sorted(record.thresholds or (), key=lambda threshold: threshold.epsilon)
+    # A logarithmic axis has no place for 0.
+    positive = [threshold for threshold in found if threshold.epsilon > 0]
+    epsilons = [threshold.epsilon for threshold in positive]
+    marked = max(columns.values(record.epsilon))
+    ticks = {"tickvals": epsilons, "ticktext": [columns.setting(epsilon) for epsilon in epsilons]}
+    for name, column, least in OVER_EPSILON if len(record.agents) > 1 else OVER_EPSILON[:1]:
+        drawn = [
+            Curve(
+                style,
+                epsilons,
+                [_single(column, threshold.agents[place]) for threshold in positive],
+                [column.bounds(threshold.agents[place]) for threshold in positive],
+            )
+            for place, style in enumerate(charts.styles_of(record))
+        ]
+        values = [value for curve in drawn for value in curve.y if value is not None]
+        if not values:
+            continue
+        yield Panel(
+            name,
+            charts.curves(
+                drawn,
+                {"type": "log", "title": {"text": "ε"}, **ticks},
+                {"title": {"text": column.title}, **_axis(column, [least, *values])},
+                marked or None,
+            ),
+            (ZERO_NOTE if len(positive) < len(found) else "") + coinciding(drawn),
+        )
+
+
+def _axis(column: Column, values: Sequence[float]) -> Plot:
+    if column.form is not columns.share:
+        return {"range": span(values)}
+    end = min(charts.WHOLE_AXIS, 1.1 * max(values)) or 1.0
+    return {"range": [0, end], **charts.share_ticks(end)}
+
+
+def span(values: Sequence[float]) -> list[float]:
+    """The ends of an axis, with room around what is drawn."""
+    room = ROOM * max(max(values) - min(values), LEAST_SPAN)
+    return [min(values) - room, max(values) + room]
+
+
+def _single(column: Column, part: Any) -> float | None:
+    """A figure, of which several by tensor have no place on a curve."""
+    value: Setting | None = column.value(part)
+    return None if isinstance(value, tuple) else value
+
+
+def coinciding(found: Sequence[Curve]) -> str:
+    """Names the curves that lie upon each other."""
+    groups: dict[tuple[float | None, ...], list[str]] = {}
+    for curve in found:
+        if any(height is not None for height in curve.heights):
+            groups.setdefault(curve.heights, []).append(html.unescape(curve.agent.label))
+    return "".join(
+        f" The curves of {', '.join(first)} and {last} coincide."
+        for *first, last in groups.values()
+        if first
+    )
+
+
+def rescale(ratio: float | None, r: float, alpha: float) -> float:
+    """λ = 1 + r · min(ρ, α), where null is an infinite ρ."""
+    return 1.0 + r * min(math.inf if ratio is None else ratio, alpha)
+
+
+def over_settings(record: OverlapRecord) -> Iterator[Panel]:
+    """λ of each agent's ρ, over r and over α; of one agent alone it is 1 whatever they are."""
+    if len(record.agents) < 2:
+        return
+    given = {"r": record.settings.r, "α": record.settings.alpha}
+    r = max(columns.values(given["r"]), default=DEFAULT_R)
+    alpha = max(columns.values(given["α"]), default=DEFAULT_ALPHA)
+    note = "".join(
+        f" {symbol} differs by tensor, {columns.spanned(value)}: the largest is drawn."
+        for symbol, value in given.items()
+        if isinstance(value, tuple)
+    )
+    if None in given.values():
+        note = (
+            f" {record.merge_method} itself has no λ: drawn are the defaults of ram_plus, "
+            f"r = {r:g} and α = {alpha:g}."
+        )
+    largest = max(agent.overlap_unique_ratio or 0.0 for agent in record.agents)
+    end = max(LEAST_ALPHA, BEYOND * alpha, BEYOND_RATIO * largest)
+    over_r = _over(record, "r", r, max(LEAST_R, BEYOND * r), lambda p, x: rescale(p, x, alpha))
+    over_alpha = _over(record, "α", alpha, end, lambda p, x: rescale(p, r, x))
+    yield replace(over_r, name="rescale-r", note=f"Here α = {alpha:g}.{note}{over_r.note}")
+    yield replace(over_alpha, name="rescale-alpha", note=f"Here r = {r:g}.{note}{over_alpha.note}")
+
+
+def _over(
+    record: OverlapRecord,
+    symbol: str,
+    present: float,
+    end: float,
+    factor: Callable[[float | None, float], float],
+) -> Panel:
+    """λ over one setting up to an end; ``factor`` takes ρ and the setting."""
+    is_far = end > LONGEST_LINEAR
+    start = LOGARITHMIC_START if is_far else 0.0
+    parts = [step / STEPS for step in range(STEPS + 1)]
+    steps = [start * (end / start) ** part if is_far else end * part for part in parts]
+    grid = sorted({present, *steps})
+    lines, marks = [], []
+    for style, agent in zip(charts.styles_of(record), record.agents, strict=True):
+        ratio = agent.overlap_unique_ratio
+        at_present = [factor(ratio, present)]
+        lines.append(Curve(style, grid, [factor(ratio, x) for x in grid], mode="lines"))
+        marks.append(Curve(style, [present], at_present, mode="markers", size=12))
+    values = [value for line in lines for value in line.y if value is not None]
+    ends = [math.log10(start), math.log10(end)] if is_far else [start, end]
+    plot = charts.curves(
+        [*lines, *marks],
+        {"title": {"text": symbol}, "type": "log" if is_far else "linear", "range": ends},
+        {"title": {"text": "λ"}, "range": span([1.0, *values])},
+        present,
+    )
+    return Panel(symbol, plot, coinciding(lines))

@@ -1,0 +1,82 @@
+"use strict";
+// Draws each plot from the JSON beside it, in the ink of the surroundings.
+(() => {
+  const CONFIG = { responsive: true, displayModeBar: false, displaylogo: false };
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const figures = [...document.querySelectorAll("figure")].map((figure) => ({
+    plot: figure.querySelector(".plot"),
+    together: Number(figure.querySelector(".plot").dataset.together),
+    selects: [...figure.querySelectorAll("select")],
+    description: JSON.parse(figure.querySelector("script").textContent),
+  }));
+
+  const colour = (name) =>
+    getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // What all plots have in common.
+  function template() {
+    const ink = { color: colour("--ink") };
+    const line = colour("--line");
+    const axis = {
+      automargin: true,
+      gridcolor: line,
+      linecolor: line,
+      zerolinecolor: line,
+      tickcolor: line,
+    };
+    const layout = {
+      font: { ...ink, family: "system-ui, sans-serif", size: 12 },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      hoverlabel: { align: "left", bgcolor: colour("--paper"), font: ink },
+      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
+      margin: { l: 10, r: 16, t: 16, b: 10 },
+      uniformtext: { minsize: 9, mode: "hide" },
+      // A finger that drags means to scroll the page.
+      dragmode: false,
+      xaxis: axis,
+      yaxis: axis,
+    };
+    const data = {
+      bar: [
+        {
+          cliponaxis: false,
+          hoverinfo: "text",
+          insidetextanchor: "middle",
+          insidetextfont: ink,
+          marker: { pattern: { fillmode: "overlay", fgopacity: 0.5, solidity: 0.12 } },
+          textangle: 0,
+        },
+      ],
+      heatmap: [{ hoverongaps: false, textfont: { ...ink, size: 11 } }],
+      scatter: [{ hovertemplate: "%{fullData.name}: %{y:.4~g} at %{x:.4~g}<extra></extra>" }],
+    };
+    return { data, layout };
+  }
+
+  // The traces of a figure with choices are ordered by the first choice, then by the second.
+  function choose({ selects, together, description }) {
+    const chosen = selects.reduce(
+      (index, select) => index * select.options.length + select.selectedIndex,
+      0,
+    );
+    description.data.forEach((trace, index) => {
+      trace.visible = Math.floor(index / together) === chosen;
+    });
+  }
+
+  function draw(figure) {
+    const { plot, selects, description } = figure;
+    if (selects.length) choose(figure);
+    const layout = { ...description.layout, template: template() };
+    return Plotly.react(plot, [...description.data], layout, CONFIG);
+  }
+
+  for (const figure of figures) {
+    for (const select of figure.selects) select.addEventListener("change", () => draw(figure));
+  }
+  dark.addEventListener("change", () => figures.forEach(draw));
+  Promise.all(figures.map(draw)).then(() => {
+    document.documentElement.dataset.drawn = "all";
+  });
+})();

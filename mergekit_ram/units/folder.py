@@ -1,0 +1,308 @@
+"""The work folder inside the output: the plan of a merge, and a receipt for every finished unit.
+
+::
+
+    merged/.mergekit-ram/merge.json                the plan
+                         unit-00007-1f0c9a3e.json  receipt: what unit 7 made, with its digest
+                         unit-00007-1f0c9a3e.safetensors
+                         finishing                 shards are getting their names
+
+A merge is in one of these states, and goes from each to the next:
+
+==========  ============================================================================
+begun       the work folder is there, which appears with its plan in it
+units done  every unit has a receipt
+finishing   the file ``finishing`` is there too; units are no longer done
+finished    the work folder is gone: it is renamed, and then removed
+==========  ============================================================================
+
+Tasks that do units share the lock of the output folder and add files of their own. Whoever removes
+or renames anything holds the lock alone. A receipt is written after what it vouches for, under
+another name and renamed, so that a process that is killed at any moment leaves a unit either done
+or not begun. The plan's digest in the names keeps the units of different plans apart.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import uuid
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import xxhash
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from mergekit_ram.errors import InputError
+from mergekit_ram.overlap import TensorOverlap
+from mergekit_ram.record.schema import ModelRecord, Versions
+from mergekit_ram.units.cut import Unit
+
+WORK_FOLDER = ".mergekit-ram"
+# Beside the work folder: every worker needs the same merged adapters.
+ADAPTERS = f"{WORK_FOLDER}.adapters"
+MANIFEST = "merge.json"
+FINISHING = "finishing"
+
+# Bytes of a plan or receipt; those of a model of 100,000 tensors take a few megabytes.
+LARGEST_FILE = 64_000_000
+
+RESTART = "With `--restart` the merge begins anew, and what was finished is thrown away"
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Manifest(BaseModel, frozen=True):
+    """A plan as far as it decides the bytes of the output.
+
+    Args:
+        configuration: the YAML's text.
+        options: of mergekit that change what is written, by name.
+        models: their files of weights.
+        versions: of the packages that compute.
+        units: of work.
+    """
+
+    format: int = 2
+    configuration: str
+    options: dict[str, Any]
+    models: tuple[ModelRecord, ...]
+    versions: Versions
+    units: tuple[Unit, ...]
+
+    @property
+    def ending(self) -> str:
+        """Of the names of shards."""
+        return "safetensors" if self.options.get("safe_serialization") else "bin"
+
+    @cached_property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that stand for the plan."""
+        return _digest_of_text(self.model_dump_json())
+
+    def differs_from(self, other: Manifest) -> str | None:
+        """The first thing in which two plans differ, in words."""
+        if self.configuration != other.configuration:
+            return "another configuration"
+        for name in sorted(self.options.keys() | other.options.keys()):
+            if self.options.get(name) != other.options.get(name):
+                return f"--{name.replace('_', '-')} {other.options.get(name)}"
+        if self.versions != other.versions:
+            return f"other versions ({other.versions!r})"
+        was = {model.model: model for model in self.models}
+        for model in other.models:
+            if was.get(model.model) != model:
+                return f"model {model.model}, whose files have changed"
+        return None if self == other else "other units of work"
+
+
+class Receipt(BaseModel, frozen=True):
+    """Says that a unit is done, and what it made.
+
+    Args:
+        plan: the plan's digest.
+        unit: its number.
+        file: a shard in the work folder; none of a unit that counts.
+        digest: of the shard's tensors.
+        tensors: their names.
+        size: their bytes.
+        counts: by tensor; none of one that was copied.
+        seconds: that it took.
+        check: a digest of all the above.
+    """
+
+    plan: str
+    unit: int
+    file: str | None = None
+    digest: str = ""
+    tensors: tuple[str, ...] = ()
+    size: int = 0
+    counts: tuple[tuple[str, TensorOverlap | None], ...] = ()
+    seconds: float = 0.0
+    check: str = ""
+
+    def sealed(self) -> Receipt:
+        """The same receipt with its own digest."""
+        return self.model_copy(update={"check": self._own_digest()})
+
+    def is_believed(self, plan: str, unit: Unit, file: str | None) -> bool:
+        """Whether it is whole, and vouches for a unit of a plan."""
+        named = [name for name, _ in self.counts] if file is None else self.tensors
+        return (
+            (self.plan, self.unit, self.file) == (plan, unit.number, file)
+            and self.check == self._own_digest()
+            and tuple(named) == unit.tensors
+        )
+
+    def _own_digest(self) -> str:
+        return _digest_of_text(self.model_dump_json(exclude={"check"}))
+
+
+class WorkFolder:
+    """The work folder of one output folder.
+
+    Args:
+        out_path: the output folder.
+        plan: the digest of the plan whose units are meant.
+        ending: of its shards' names.
+    """
+
+    def __init__(self, out_path: str | Path, plan: str = "", ending: str = "safetensors"):
+        self.output = Path(out_path)
+        self.path = self.output / WORK_FOLDER
+        self._plan = plan
+        self._ending = ending
+
+    @property
+    def exists(self) -> bool:
+        """Whether a merge was begun here and not finished."""
+        return (self.path / MANIFEST).is_file()
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the shards are getting the names of the finished model."""
+        return (self.path / FINISHING).is_file()
+
+    def begin(self, manifest: Manifest) -> None:
+        """Make the folder with its plan in it, unless another process has made one.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        aside = self.output / f"{WORK_FOLDER}-{uuid.uuid4().hex}"
+        aside.mkdir(parents=True)
+        try:
+            write_durably(aside / MANIFEST, manifest)
+            # Never replaces a folder with anything in it.
+            aside.rename(self.path)
+        except OSError:
+            if not self.exists:
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def mark_finishing(self) -> None:
+        """Say that shards will be renamed from now on."""
+        (self.path / FINISHING).touch()
+
+    def remove(self) -> None:
+        """Remove the folder, and whatever processes that were killed have left beside it."""
+        if self.path.is_dir():
+            # At once, so that what is left of it is no unfinished merge wherever this is stopped.
+            self.path.rename(self.output / f"{WORK_FOLDER}-{uuid.uuid4().hex}")
+        for left in self.output.glob(f"{WORK_FOLDER}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def manifest(self) -> Manifest:
+        """The plan that the folder is about.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        path = self.path / MANIFEST
+        try:
+            return Manifest.model_validate_json(read_file(path))
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{path} is damaged: {reason}. {RESTART}.") from None
+
+    def receipt(self, unit: Unit) -> Receipt | None:
+        """A unit's receipt; None where the unit is not done, or its receipt is not believed."""
+        try:
+            found = Receipt.model_validate_json(read_file(self._receipt(unit.number)))
+        except (OSError, ValidationError):
+            return None
+        file = self.shard(unit.number).name if unit.kind == "shard" else None
+        return found if found.is_believed(self._plan, unit, file) else None
+
+    def enter(self, receipt: Receipt) -> None:
+        """Say that a unit is done."""
+        write_durably(self._receipt(receipt.unit), receipt.sealed())
+
+    def forget(self, unit: Unit) -> None:
+        """Take a unit as not done."""
+        self._receipt(unit.number).unlink(missing_ok=True)
+
+    def shard(self, number: int) -> Path:
+        """The file of a unit that writes."""
+        return self.path / f"unit-{number:05d}-{self._plan}.{self._ending}"
+
+    def _receipt(self, number: int) -> Path:
+        return self.path / f"unit-{number:05d}-{self._plan}.json"
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a regular file of bounded size; nothing else is waited for.
+
+    Raises:
+        OSError: it cannot be read, or is no such file.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        if status.st_size > LARGEST_FILE:
+            raise OSError(f"it has more than {LARGEST_FILE} bytes")
+        return file.read(LARGEST_FILE)
+
+
+def write_durably(path: Path, content: BaseModel) -> None:
+    """Write a file under another name, flush it, and give it its name."""
+    draft = _draft_of(path)
+    draft.write_bytes(content.model_dump_json().encode())
+    settle(draft, path)
+
+
+def write_shard(tensors: Tensors, path: Path) -> Path:
+    """Write a shard under another name, which is returned."""
+    draft = _draft_of(path)
+    if path.suffix == ".safetensors":
+        save_file(dict(tensors), draft, metadata={"format": "pt"})
+    else:
+        torch.save(dict(tensors), draft)
+    return draft
+
+
+def settle(draft: Path, path: Path) -> None:
+    """Flush a file and give it its name."""
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def is_intact(path: Path, digest: str) -> bool:
+    """Whether a finished shard holds what was written."""
+    try:
+        if not path.is_file():
+            return False
+        if path.suffix == ".safetensors":
+            return digest_of(load_file(path)) == digest
+        return digest_of(torch.load(path, weights_only=True, mmap=True)) == digest
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, LookupError):
+        return False
+
+
+def digest_of(tensors: Tensors) -> str:
+    """A digest of names, dtypes, shapes and bytes, whatever file they lie in."""
+    hasher = xxhash.xxh3_128()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        hasher.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return hasher.hexdigest()
+
+
+def _digest_of_text(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())
+
+
+def _draft_of(path: Path) -> Path:
+    """A name of this process alone for a file that is not done."""
+    return path.with_name(f"{path.name}.{socket.gethostname()}-{uuid.uuid4().hex}.part")
