@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
-from mergekit_ram.visible import keep_log_visible as _keep_log_visible
+from mergekit_ram.text import keep_log_visible as _keep_log_visible
 
 if TYPE_CHECKING:
     from mergekit_ram.inspection.inspect import inspect
-    from mergekit_ram.kernels.count_and_merge import OverlapCounts, count, merge
+    from mergekit_ram.kernels.ram import OverlapCounts, count, merge
     from mergekit_ram.methods import RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-    from mergekit_ram.record.schema import OverlapRecord, read_record
+    from mergekit_ram.record.check import read_record
+    from mergekit_ram.record.schema import OverlapRecord
     from mergekit_ram.show.page import write_page
 
-_keep_log_visible(__name__)
+_keep_log_visible()
 
 __version__ = "0.1.0"
 
@@ -44,17 +45,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "count": "kernels.count_and_merge",
+    "count": "kernels.ram",
     "inspect": "inspection.inspect",
-    "merge": "kernels.count_and_merge",
-    "OverlapCounts": "kernels.count_and_merge",
+    "merge": "kernels.ram",
+    "OverlapCounts": "kernels.ram",
     "RamMerge": "methods",
     "RamPlusMerge": "methods",
     "AgentOverlap": "overlap",
     "OverlapStatistics": "overlap",
     "TensorOverlap": "overlap",
     "OverlapRecord": "record.schema",
-    "read_record": "record.schema",
+    "read_record": "record.check",
     "write_page": "show.page",
 }
 

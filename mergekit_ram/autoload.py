@@ -1,50 +1,36 @@
 """How the plugin gets into a process: torch calls :func:`autoload` at the end of its import.
 
-Only the standard library and wrapt are imported here. When, and only when, the process has
-imported mergekit's registry of methods, the two functions that everybody asks it by are
-wrapped; the first question brings in the rest. By then no module is half imported, whichever
-the process imported first.
-
-Whatever mergekit looks like, nothing here raises before one of our methods is asked for.
+Only the standard library and wrapt are imported here. mergekit's table of methods becomes one in
+which a look-up of our names imports the rest; by then all of mergekit is imported as a whole,
+whichever module the process imported first. Whatever mergekit looks like, nothing here raises
+before one of our methods is asked for.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any
 
-from mergekit_ram import commands
 from mergekit_ram.switches import DISABLE_VARIABLE as DISABLE_VARIABLE
-from mergekit_ram.switches import is_set
+from mergekit_ram.switches import is_set, replace, restore, wrap
 
 METHOD_NAMES = frozenset({"ram", "ram_plus", "ram_directions"})
 
 PACKAGE = "mergekit.merge_methods"
-REGISTRY_MODULE = "mergekit.merge_methods.registry"
-HOST_MODULE = "mergekit_ram.host"
-REGISTRY_FUNCTIONS = ("get", "registered_methods")
-ARCHITECTURE_MODULE = "mergekit.architecture"
-MERGE_MODULE = "mergekit.merge"
-ARCHITECTURE_FUNCTION = "get_architecture_info"
-RUN_FUNCTION = "run_merge"
-
-PLANNER_MODULES = ("mergekit.plan", "mergekit.scripts.merge_raw_pytorch")
-MERGING_MODULES = ("plan.inventory", "plan.tasks", "plan.writing", "record.merge", "show.card")
-"""Of ours, what a planned merge needs: a mergekit that it does not fit is refused beforehand."""
+REGISTRY = "mergekit.merge_methods.registry"
+TABLE = "_METHODS"
+HOST = "mergekit_ram.host"
 
 LOG = logging.getLogger("mergekit_ram")
 
 _hooks_registered = False
 _wanted = False
-_undo: list[Callable[[], None]] = []
-_wrapped: dict[str, Any] = {}
 _failure: Exception | None = None
-_said: set[str] = set()
 
 
 def autoload() -> None:
@@ -55,13 +41,12 @@ def autoload() -> None:
     try:
         install()
     except (Exception, SystemExit) as error:
-        _say_once(f"mergekit-ram could not be switched on: {_one_line(error)}")
+        _warn_off(error)
 
 
-def _say_once(line: str) -> None:
-    if line not in _said:
-        _said.add(line)
-        LOG.warning("%s", line)
+def _warn_off(error: BaseException) -> None:
+    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    LOG.warning("mergekit-ram could not be switched on: %s", reason)
 
 
 def disabled() -> bool:
@@ -84,15 +69,10 @@ def install() -> bool:
 
     _wanted = True
     for name in _HOOKS:
-        module = sys.modules.get(name)
-        if module is None:
-            if not _hooks_registered:
-                wrapt.register_post_import_hook(_meet, name)
-        else:
-            is_whole = not _is_half_imported(module)
-            _meet(module, is_whole=is_whole)
-            if not is_whole and type(module) is ModuleType:
-                module.__class__ = _HalfImported
+        if name in sys.modules:
+            _meet(sys.modules[name])
+        elif not _hooks_registered:
+            wrapt.register_post_import_hook(_meet, name)
     _hooks_registered = True
     return True
 
@@ -101,28 +81,21 @@ def uninstall() -> None:
     """Undo :func:`install`: mergekit has its own methods again, and its own planners."""
     global _wanted, _failure
     _wanted, _failure = False, None
-    _uninstall_host()
-    while _undo:
-        _undo.pop()()
-    _wrapped.clear()
+    restore()
 
 
-def _uninstall_host() -> None:
-    host = sys.modules.get("mergekit_ram.host")
-    if host is not None:
-        host.uninstall()
-
-
-def _meet(module: ModuleType, *, is_whole: bool = True) -> None:
-    """Wrap what is asked first in a module of mergekit, whatever that module is like."""
+def _meet(module: ModuleType) -> None:
+    """Get into a module of mergekit, whatever that module is like."""
     if not _wanted:
+        return
+    if _is_half_imported(module):
+        if type(module) is ModuleType:
+            module.__class__ = _HalfImported
         return
     try:
         _HOOKS[module.__name__](module)
-        if module.__name__ == PACKAGE and is_whole:
-            _check_questions_are_met()
     except Exception as error:
-        _say_once(f"mergekit-ram could not be switched on: {_one_line(error)}")
+        _warn_off(error)
 
 
 def _is_half_imported(module: ModuleType) -> bool:
@@ -143,156 +116,128 @@ class _HalfImported(ModuleType):
         return ModuleType.__getattribute__(self, name)
 
 
-def _wrap_registry(module: ModuleType) -> None:
-    """Wrap the questions to the registry where they are defined, and where they are taken from."""
-    import wrapt
+class Methods(dict[str, Any]):
+    """mergekit's table of methods, with ours in place of those of the same names."""
 
-    for name in REGISTRY_FUNCTIONS:
-        function = getattr(module, name, None)
-        if not callable(function) or name in _wrapped:
-            continue
-        _wrapped[name] = wrapt.FunctionWrapper(function, _answer)
-        _exchange(name, function, _wrapped[name])
-        _undo.append(partial(_exchange, name, _wrapped[name], function))
+    def __getitem__(self, name: str) -> Any:
+        return _host().METHODS[name] if name in METHOD_NAMES else super().__getitem__(name)
 
+    def __missing__(self, name: str) -> Any:
+        with suppress(RuntimeError):  # without us mergekit answers as ever
+            _host()
+        if _failure is not None:
+            raise KeyError(name)
+        raise _host().unknown_method(name, self.keys() | METHOD_NAMES)
 
-def _exchange(name: str, before: Any, after: Any) -> None:
-    # While the package is still being imported it takes the wrapped function by itself.
-    for module in (PACKAGE, REGISTRY_MODULE):
-        owner = sys.modules.get(module)
-        if owner is not None and getattr(owner, name, None) is before:
-            setattr(owner, name, after)
+    def values(self) -> Any:
+        with suppress(RuntimeError):
+            return {**self, **_host().METHODS}.values()
+        return super().values()
 
 
-def _check_questions_are_met() -> None:
-    """Say so where mergekit will answer by itself: the package is whole after its registry."""
-    if REGISTRY_FUNCTIONS[0] not in _wrapped:
-        from mergekit_ram.compatibility import mismatch
+def _host() -> Any:
+    """Our side of mergekit, patched into all of it that is loaded.
 
-        _say_once(str(mismatch(f"the function {PACKAGE}.{REGISTRY_FUNCTIONS[0]}")))
-
-
-def _answer(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Answer a question to the registry after our methods and planners are in place."""
-    asked = any(map(_is_ours, (*args, *kwargs.values())))
-    _bring_in(planners=asked)
-    if asked and _failure is not None:
-        # mergekit's own `ram` is another formula: no answer is better than that one.
-        raise _failure
-    try:
-        return wrapped(*args, **kwargs)
-    except RuntimeError as error:
-        raise _named(error, [*args, *kwargs.values()]) from None
-
-
-def _named(error: RuntimeError, asked: list[Any]) -> RuntimeError:
-    """The registry's refusal of a method that does not exist, with the nearest that does."""
-    if _failure is not None or len(asked) != 1 or not isinstance(asked[0], str):
-        return error
-    from mergekit_ram.plan import recipe
-
-    methods = sys.modules[REGISTRY_MODULE].registered_methods()
-    return recipe.unknown_method(asked[0], [method.spec.name for method in methods])
-
-
-def _is_ours(name: object) -> bool:
-    return isinstance(name, str) and name in METHOD_NAMES
-
-
-def _bring_in(*, planners: bool) -> None:
-    global _failure
-    if _failure is not None:
-        return
-    try:
-        if HOST_MODULE not in sys.modules:
-            # Read from disk, and later on it is asked whenever it matters: not at every question.
-            from mergekit_ram import compatibility
-
-            compatibility.check_version()
-
-        from mergekit_ram import host
-
-        host.register(sys.modules[REGISTRY_MODULE])
-        for name in (ARCHITECTURE_MODULE, MERGE_MODULE):
-            if name in sys.modules:
-                _wrap_architecture(sys.modules[name])
-        if planners:
-            host.patch_planners()
-            if any(name in sys.modules for name in PLANNER_MODULES):
-                for name in (f"mergekit_ram.{module}" for module in MERGING_MODULES):
-                    # Asked for hundreds of times in a merge, where a look-up is quicker.
-                    if name not in sys.modules:
-                        importlib.import_module(name)
-    except Exception as error:
-        from mergekit_ram.compatibility import refusal
-
-        _failure = refusal(error)
-        LOG.warning("%s", _failure)
-        _uninstall_host()
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _wrap_architecture(module: ModuleType) -> None:
-    """Meet ``run_merge`` at its first step: it opens the models before it asks for a method."""
-    import wrapt
-
-    for name, wrapper in ((ARCHITECTURE_FUNCTION, _architecture), (RUN_FUNCTION, _run)):
-        function = getattr(module, name, None)
-        if not _wanted or function is None or isinstance(function, wrapt.FunctionWrapper):
-            continue
-        setattr(module, name, wrapt.FunctionWrapper(function, wrapper))
-        _undo.append(partial(setattr, module, name, function))
-
-
-def _run(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """Read a recipe's text, whose misplaced keys mergekit's own object of it does not have.
-
-    Around the whole merge, whatever fails in it is said in one line.
+    Raises:
+        HostError: this mergekit is none that we know. Its own `ram` is another formula: no answer
+            is better than that one.
     """
-    given = dict(zip(("merge_config", "out_path", "options", "config_source"), args, strict=False))
-    given |= kwargs
-    config, source = given.get("merge_config"), given.get("config_source")
-    method = getattr(config, "merge_method", None)
-    if not _wanted or method not in METHOD_NAMES:
+    if _failure is None:
+        try:
+            from mergekit_ram.errors import check_version
+
+            check_version()
+            from mergekit_ram import host
+
+            host.patch()
+        except Exception as error:
+            _fail(error)
+        else:
+            return host
+    raise _failure  # type: ignore[misc]  # set by now
+
+
+def _fail(error: Exception) -> None:
+    global _failure
+    from mergekit_ram.errors import host_error
+
+    _failure = host_error(error)
+    LOG.warning("%s", _failure)
+
+
+def _exchange_table(registry: ModuleType) -> None:
+    if isinstance(getattr(registry, TABLE, None), dict):
+        replace(registry, TABLE, Methods)
+
+
+def _check_table(package: ModuleType) -> None:
+    """Let nobody take mergekit's own `ram` for ours where the table of methods is not found."""
+    if not isinstance(getattr(sys.modules.get(REGISTRY), TABLE, None), Methods):
+        from mergekit_ram.errors import mismatch
+
+        _fail(mismatch(f"the table registry.{TABLE}"))
+        wrap(package, "get", _refuse)
+
+
+def _refuse(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    if any(name in METHOD_NAMES for name in (*args, *kwargs.values())):
+        return _host()
+    return wrapped(*args, **kwargs)
+
+
+def _handled_by(function: str, argument: str) -> Callable[..., Any]:
+    """A wrapper that gives calls for our methods to a function of our side of mergekit.
+
+    Args:
+        function: its name; it is called with the wrapped function before the other arguments.
+        argument: name of the first one, which is the merge's configuration.
+    """
+
+    def call(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        config = kwargs.get(argument, args[0] if args else None)
+        if _wanted and getattr(config, "merge_method", None) in METHOD_NAMES:
+            return getattr(_host(), function)(wrapped, *args, **kwargs)
+        if HOST in sys.modules:
+            sys.modules[HOST].forget_loaders()
         return wrapped(*args, **kwargs)
-    from mergekit_ram.compatibility import understood
 
-    with understood():
-        from mergekit.merge_methods import get
-
-        from mergekit_ram.merges import boundary
-        from mergekit_ram.plan import recipe
-    with boundary.working("the merge"):
-        if source:
-            recipe.warn_about_places(source, get(method).spec)
-        return wrapped(*args, **kwargs)
+    return call
 
 
-def _architecture(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    config = kwargs.get("config", args[0] if args else None)
-    if not _is_ours(getattr(config, "merge_method", None)):
-        if "mergekit_ram.models.prepare" in sys.modules:
-            sys.modules["mergekit_ram.models.prepare"].forget_loaders()
-        return wrapped(*args, **kwargs)
-    from mergekit_ram.compatibility import understood
-
-    with understood():
-        from mergekit_ram import host
-    return host.find_architecture(*args, **kwargs)
+_FUNCTIONS = {
+    "get_architecture_info": _handled_by("find_architecture", "config"),
+    "run_merge": _handled_by("run_merge", "merge_config"),
+}
+"""Called before a method is looked up: models are opened first."""
 
 
-def _wrap_command(module: ModuleType) -> None:
-    if _wanted:
-        _undo.extend(commands.wrap(module, _is_ours))
+def _wrap_functions(module: ModuleType) -> None:
+    for name, wrapper in _FUNCTIONS.items():
+        if hasattr(module, name):
+            wrap(module, name, wrapper)
 
 
-_HOOKS = {
-    **dict.fromkeys(commands.COMMANDS, _wrap_command),
-    REGISTRY_MODULE: _wrap_registry,
-    PACKAGE: _wrap_registry,
-    ARCHITECTURE_MODULE: _wrap_architecture,
-    MERGE_MODULE: _wrap_architecture,
+def _wrap_raw_command(module: ModuleType) -> None:
+    wrap(module.main, "callback", _run_raw)
+
+
+def _run_raw(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    """``mergekit-pytorch``, which does not tell its planner where a recipe was read."""
+    import yaml
+
+    path, recipe = kwargs["config_path"], None
+    # The command itself says what is wrong with the file.
+    with suppress(Exception), open(path, encoding="utf-8") as file:
+        recipe = yaml.safe_load(file)
+    if isinstance(recipe, dict) and str(recipe.get("merge_method")) in METHOD_NAMES:
+        return _host().run_raw(partial(wrapped, *args, **kwargs), path)
+    return wrapped(*args, **kwargs)
+
+
+_HOOKS: dict[str, Callable[[ModuleType], None]] = {
+    REGISTRY: _exchange_table,
+    PACKAGE: _check_table,
+    "mergekit.architecture": _wrap_functions,
+    "mergekit.merge": _wrap_functions,
+    "mergekit.scripts.merge_raw_pytorch": _wrap_raw_command,
 }

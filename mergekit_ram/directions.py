@@ -17,8 +17,9 @@ from mergekit.merge_methods.base import (
 
 from mergekit_ram import parameters
 from mergekit_ram.errors import InputError
-from mergekit_ram.kernels import merge_directions as kernels
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels import directions as kernels
+from mergekit_ram.kernels.matrices import Layout
+from mergekit_ram.kernels.solutions import KernelRidgeError
 from mergekit_ram.methods import CONTRACT, RamMerge
 from mergekit_ram.tensors import add_counts, base_of, count_group, named_errors
 
@@ -34,7 +35,7 @@ class RamDirectionsMerge(RamMerge):
     Where an agent's update of a matrix is alone in using a direction of the input, it is kept
     whole there; what several agents do to one direction is averaged. Vectors, and whatever else
     is no matrix, are merged entry by entry: by length. See
-    :mod:`mergekit_ram.kernels.directions` for the formula.
+    :mod:`mergekit_ram.kernels.solutions` for the formula.
 
     Called with tensor groups it merges them in memory, every matrix as ``[out, in]``; within
     :func:`laid_out` as it says. Results carry no gradient.
@@ -123,7 +124,7 @@ def merge_group(
                 dtype=dtype,
                 out_dtype=out_dtype,
             )
-        except kernels.KernelRidgeError:
+        except KernelRidgeError:
             raise InputError(
                 f"tensor {name}: with `ridge: {settings['ridge']:g}` rounding is larger than the "
                 "ridge, even in float64. Set a larger one; 0.05 to 1 are usual."

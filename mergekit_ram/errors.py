@@ -1,4 +1,4 @@
-"""What goes wrong, said once and in full.
+"""Errors, each said once and in full, and the places where other libraries' failures become one.
 
 Every error is a ``click.ClickException``, so that mergekit's commands print its message and
 no traceback, and a ``ValueError`` or ``RuntimeError`` for programs that catch those.
@@ -6,9 +6,22 @@ no traceback, and a ``ValueError`` or ``RuntimeError`` for programs that catch t
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import click
 
-from mergekit_ram.visible import visible
+from mergekit_ram.text import one_line as one_line
+from mergekit_ram.text import visible
+
+LOG = logging.getLogger("mergekit_ram")
+
+OLDEST_MERGEKIT = (0, 1, 5)
+FIRST_UNKNOWN_MERGEKIT = (0, 2)
 
 
 class RamError(click.ClickException):
@@ -45,22 +58,100 @@ class MissingExtraError(RamError, RuntimeError):
     """A package that only an extra brings; the message names the line that installs it."""
 
 
-LONGEST_REASON = 400
-"""Characters of another library's message that are passed on."""
+@contextmanager
+def reading(model: object, part: str, remedy: str) -> Iterator[None]:
+    """Raise any failure to read a part of a model as one line.
 
+    Args:
+        model: as the configuration names it.
+        part: with its file or folder.
+        remedy: a sentence that tells the way out.
 
-def one_line(error: BaseException) -> str:
-    """What an exception of another library says, as one line that is never empty.
-
-    >>> one_line(ValueError("no\\n such  thing"))
-    'no such thing'
-    >>> one_line(KeyError("lm_head"))
-    "KeyError 'lm_head'"
+    Raises:
+        InputError: in place of every other exception; the traceback is logged for ``-v``.
     """
-    text = " ".join(str(error).split())
-    if len(text) > LONGEST_REASON:
-        text = text[:LONGEST_REASON].rstrip() + " …"
-    # A bare key or nothing at all is no sentence; the kind of error makes one of it.
-    if not text or isinstance(error, LookupError | TypeError | AttributeError):
-        return f"{type(error).__name__} {text}".rstrip()
-    return text
+    with _as_one_line(
+        lambda kind, reason: f"model {model}: {part} cannot be read: {reason} {remedy}"
+    ):
+        yield
+
+
+@contextmanager
+def working(task: str) -> Iterator[None]:
+    """Raise an unforeseen failure of a task as one line.
+
+    Raises:
+        InputError: in place of every exception that is none of ours.
+    """
+    with _as_one_line(
+        lambda kind, reason: f"{task} failed: {kind}: {reason} The option -v shows where."
+    ):
+        yield
+
+
+@contextmanager
+def _as_one_line(message: Callable[[str, str], str]) -> Iterator[None]:
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as error:  # files, models and their code fail in many ways
+        reason = one_line(error)
+        end = "" if reason.endswith((".", "!", "?")) else "."
+        said = message(type(error).__name__, reason + end)
+        LOG.info("%s", said, exc_info=True)
+        raise InputError(said) from error
+
+
+def check(holds: bool, part: str) -> None:
+    """Refuse a mergekit in which a part is not as we know it.
+
+    Raises:
+        HostError: naming the part.
+    """
+    if not holds:
+        raise mismatch(part)
+
+
+@functools.cache
+def check_version() -> None:
+    """Refuse a mergekit of another version.
+
+    Raises:
+        HostError: naming both versions.
+    """
+    found = version("mergekit")
+    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", found)
+    known = tuple(int(digits) for digits in numbers.groups() if digits) if numbers else ()
+    if not OLDEST_MERGEKIT <= known < FIRST_UNKNOWN_MERGEKIT:
+        oldest, unknown = (
+            ".".join(map(str, parts)) for parts in (OLDEST_MERGEKIT, FIRST_UNKNOWN_MERGEKIT)
+        )
+        raise HostError(
+            f"mergekit-ram {version('mergekit-ram')} works with mergekit >= {oldest}, < {unknown}; "
+            f"installed is mergekit {found}. Install a matching pair of versions."
+        )
+
+
+def mismatch(part: str) -> HostError:
+    """The error about a part of mergekit that is not as we know it."""
+    return HostError(
+        f"mergekit-ram {version('mergekit-ram')} does not find {part} in mergekit "
+        f"{version('mergekit')} as it knows it, and changes nothing. Install a matching pair of "
+        "versions."
+    )
+
+
+def host_error(error: Exception) -> Exception:
+    """An error that names both versions, whatever a strange mergekit made of our code."""
+    if isinstance(error, RamError):
+        return error
+    return mismatch(f"a part that it needs ({type(error).__name__}: {one_line(error)})")
+
+
+def version(distribution: str) -> str:
+    """The installed version, or words in its place: an error text must not fail."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "of a version that no metadata tells"

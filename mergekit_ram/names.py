@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-LABEL_LENGTH = 28
+LABEL_LENGTH = 20
 """Longer names leave no room for figures in a terminal or on a narrow screen."""
 
 CUT = "…"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import zip_longest
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, computed_field, model_validator
+from pydantic import BaseModel, Field, computed_field, model_validator
 
 DEFAULT_R = 0.1
 DEFAULT_ALPHA = 2.0
@@ -24,6 +25,13 @@ LARGE_RESCALE_ADVICE = (
 SUSPICIOUS_DENSITY = 0.95
 """Share of changed parameters above which an agent is hardly a sparse one of this base."""
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A number of parameters."""
+
+Item = TypeVar("Item")
+Items = Annotated[tuple[Item, ...], Field(fail_fast=True)]
+"""A list that stops being read at its first error."""
+
 
 class AgentCounts(BaseModel, frozen=True):
     """What one agent changed in one tensor.
@@ -32,7 +40,7 @@ class AgentCounts(BaseModel, frozen=True):
     """
 
     model: str
-    overlap_degree: tuple[int, ...]
+    overlap_degree: Items[Count]
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -93,8 +101,8 @@ class TensorOverlap(BaseModel, frozen=True):
     """The counts of one tensor of the output, as often as it is written."""
 
     name: str
-    numel: int
-    agents: tuple[AgentCounts, ...]
+    numel: Count
+    agents: Items[AgentCounts]
 
     @property
     def changed(self) -> int:

@@ -11,7 +11,8 @@ import torch
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup
 
 from mergekit_ram.errors import InputError, ParameterError
-from mergekit_ram.kernels import count_and_merge as kernels
+from mergekit_ram.kernels import blocks, ram
+from mergekit_ram.kernels.recipe import Recipe
 from mergekit_ram.overlap import AgentCounts, TensorOverlap
 
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -62,10 +63,10 @@ def recipe_of(
     agents: Sequence[TensorEntry],
     dtype: torch.dtype | None,
     out_dtype: torch.dtype | None,
-) -> kernels.Recipe:
+) -> Recipe:
     """What a merge by these settings does to the agents that take part."""
     rescale = settings.get("rescale")
-    return kernels.Recipe.of(
+    return Recipe.of(
         len(agents),
         settings["epsilon"],
         None if rescale is None else rescale.values_for(agents),
@@ -95,7 +96,7 @@ def count_group(
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(_without_unknown(settings), agents, dtype, None)
-        counts = kernels.count_by(recipe, base.tensor, [agent.tensor for agent in agents])
+        counts = ram.count_by(recipe, base.tensor, [agent.tensor for agent in agents])
     return _tensor_overlap(group, agents, counts)
 
 
@@ -122,8 +123,8 @@ def merge_group(
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, out_dtype)
         if counted is None:
-            return kernels.merge_by(recipe, base.tensor, tensors)
-        merged = kernels.merge_and_count(recipe, base.tensor, tensors)
+            return ram.merge_by(recipe, base.tensor, tensors)
+        merged = ram.merge_and_count(recipe, base.tensor, tensors)
     counted.append(_tensor_overlap(group, agents, merged.counts))
     return merged.tensor
 
@@ -137,7 +138,7 @@ def _without_unknown(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _tensor_overlap(
-    group: TensorGroup, agents: Sequence[TensorEntry], counts: kernels.OverlapCounts
+    group: TensorGroup, agents: Sequence[TensorEntry], counts: ram.OverlapCounts
 ) -> TensorOverlap:
     degrees = {agent.id: row for agent, row in zip(agents, counts.overlap_degree, strict=True)}
     return TensorOverlap(
@@ -165,7 +166,7 @@ def check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
     for entry in group.non_base:
         if entry.id not in at_work:
             with named_errors(group, [entry]):
-                kernels.check_finite(entry.tensor)
+                blocks.check_finite(entry.tensor)
 
 
 @contextmanager
@@ -174,16 +175,16 @@ def named_errors(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator
     name = group.metadata.name
     try:
         yield
-    except kernels.KernelInputError as error:
+    except blocks.KernelInputError as error:
         raise InputError(
             f"model {entries[error.index].id}, tensor {name}: {error.problem}; "
             "a merge with it would be wrong. Repair or re-download this checkpoint."
         ) from None
-    except kernels.KernelOverflowError as error:
+    except blocks.KernelOverflowError as error:
         raise InputError(
             f"tensor {name}: {error}. Set a wider `out_dtype:`, or a smaller `scale`."
         ) from None
-    except kernels.KernelParameterError as error:
+    except blocks.KernelParameterError as error:
         # The first entry is the base.
         whose = "" if error.agent is None else f" of model {entries[error.agent + 1].id}"
         raise ParameterError(

@@ -78,7 +78,9 @@ def statistics(sketches: tuple[Sketch, ...], thinned: float = 1.0) -> OverlapSta
                         model=sketch.model,
                         overlap_degree=tuple(
                             # Later tensors have changed a little more.
-                            round(numel * sketch.density * thinned * p / 100 * (1 + n / 40))
+                            round(
+                                numel * min(1.0, sketch.density * thinned * (1 + n / 40)) * p / 100
+                            )
                             for p in sketch.degree
                         ),
                     )
@@ -193,14 +195,10 @@ def _tensor(tensor: TensorOverlap, counted: OverlapStatistics) -> TensorRecord:
         name=tensor.name,
         numel=tensor.numel,
         epsilon=EPSILON,
-        change=0.5,
         agents=tuple(
             TensorAgent(
                 model=agent.model,
                 weight=1.0,
-                active=agent.active,
-                shared=agent.shared,
-                unique=agent.unique,
                 overlap_degree=agent.overlap_degree,
                 rescale=counted.agent(agent.model).rescale(R, ALPHA),
             )

@@ -25,12 +25,12 @@ for name, owner in (("ram", "RamMerge"), ("ram_plus", "RamPlusMerge")):
     config = MergeConfiguration.model_validate(settings | {"merge_method": name})
     info = get_architecture_info(config, options)
     planner = MergePlanner(config, info, options, config.base_model.config())
-    *saves, finalize = planner.plan_to_disk(sys.argv[2])
+    finalize = planner.plan_to_disk(sys.argv[2])[0]
     raw = {"merge_method": name, "base_model": settings["base_model"] + "/model.safetensors"}
     raw["models"] = [{"model": m["model"] + "/model.safetensors"} for m in settings["models"]]
     raw_config = RawPyTorchMergeConfig.model_validate(raw)
-    *raw_saves, finalize = plan_flat_merge(raw_config, sys.argv[2], False, False, options)
-    for plan in (saves, raw_saves):
+    raw_finalize = plan_flat_merge(raw_config, sys.argv[2], False, False, options)[0]
+    for plan in (finalize.tensor_save_tasks, raw_finalize.tensor_save_tasks):
         assert plan
         merges = [save.tensor_task for save in plan]
         assert {type(merge).__name__ for merge in merges} == {"RamMergeTask"}

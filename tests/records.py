@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, read_record
+from mergekit_ram.record.check import read_record
+from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
 
 BOTH = pytest.mark.parametrize("method", ["ram", "ram_plus"])
 

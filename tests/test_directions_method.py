@@ -23,7 +23,8 @@ from reference import same_bits
 from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import InputError, ParameterError
 from mergekit_ram.plan.tasks import RamMergeTask
-from mergekit_ram.record.schema import RECORD_NAME, read_record
+from mergekit_ram.record.check import read_record
+from mergekit_ram.record.schema import RECORD_NAME
 
 METHOD = "ram_directions"
 KEY = "model.layers.1.mlp.up_proj.weight"

@@ -23,11 +23,11 @@ CHECKPOINTS = [f"/data/runs/2026-11/{name}/checkpoint-500" for name in ("coder",
         (["Gen-Verse/ReasonFlux-Coder-7B", "a/b"], ("ReasonFlux-Coder-7B", "b")),
         (
             ["run-2026-11-28-learning-rate-1-coder", "run-2026-11-28-learning-rate-1-tool"],
-            ("run-2026-11-28…-rate-1-coder", "run-2026-11-28…g-rate-1-tool"),
+            ("run-2026-1…e-1-coder", "run-2026-1…te-1-tool"),
         ),
         (
             ["a" * 40 + "1", "a" * 40 + "1"],
-            ("1 aaaaaaaaaaaaaa…aaaaaaaaaaaa1", "2 aaaaaaaaaaaaaa…aaaaaaaaaaaa1"),
+            ("1 aaaaaaaaaa…aaaaaaaa1", "2 aaaaaaaaaa…aaaaaaaa1"),
         ),
     ],
 )

@@ -67,18 +67,18 @@ def test_status_says_what_is_absent(bare):
 
 def test_status_says_that_torch_is_broken(tmp_path):
     (tmp_path / "torch.py").write_text("raise OSError('libtorch.so:\\n no such file')\n")
-    shown = rows(command("status", path=tmp_path, with_packages=True))
-    problem = "cannot be imported: OSError: libtorch.so: no such file"
+    shown = rows(command("status", "--check", path=tmp_path, with_packages=True))
+    problem = "not importable: OSError: libtorch.so: no such file"
     assert shown["torch"].endswith(problem)
-    assert shown["autoload"] == f"off: torch {problem}"
-    assert shown["ram"] == f"nobody: torch {problem}"
+    assert shown["autoload"] == f"off: torch is {problem}"
+    assert shown["ram"] == f"nobody: torch is {problem}"
 
 
 def test_status_says_that_mergekit_is_broken(tmp_path):
     (tmp_path / "mergekit.py").write_text("raise ImportError('half an installation')\n")
-    shown = rows(command("status", path=tmp_path, with_packages=True))
-    problem = "cannot be imported: ImportError: half an installation"
+    shown = rows(command("status", "--check", path=tmp_path, with_packages=True))
+    problem = "not importable: ImportError: half an installation"
     assert shown["mergekit"] == f"0.1.5, {problem}"
     assert shown["autoload"].startswith("on: ")
-    assert shown["ram"] == f"nobody: mergekit {problem}"
+    assert shown["ram"] == f"nobody: mergekit is {problem}"
     assert shown["torch"].startswith("2.")

@@ -19,7 +19,7 @@ OPTIONS = ("--no-copy-tokenizer", "--out-shard-size", "8K", "--quiet")
 
 def merge(recipe: Path, out: Path, *options: str) -> Result:
     """Run the command in this process."""
-    from mergekit_ram.merge_command import command
+    from mergekit_ram.cli.merge import command
 
     forget_loaded_models()
     return CliRunner().invoke(command, [str(recipe), str(out), *OPTIONS, *options])
@@ -53,7 +53,7 @@ KILLED = """
 import os, random, signal, sys, time
 from pathlib import Path
 from unit_merges import merge, OPTIONS
-import mergekit_ram.merge_command
+import mergekit_ram.cli.merge
 recipe, out, tries, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 chance = random.Random(seed)
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from mergekit_ram.inspection.sample import GROUPS
 from mergekit_ram.inspection.sums import OF_THREE, Factor, Sums, TensorSums
-from mergekit_ram.kernels.sums import Array
+from mergekit_ram.kernels.energies import Array
 from mergekit_ram.merges.groups import AgentPlaces
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import agent_record, factors, layer_records
-from mergekit_ram.record.layers import Place
+from mergekit_ram.record.build import Place, layer_records
+from mergekit_ram.record.merge import agent_record, factors
 from mergekit_ram.record.schema import (
     AgentRecord,
     Intervals,
@@ -133,7 +133,7 @@ def _energies(sums: Sums, number: int, counted: Figures) -> Figures:
         step = step * np.nan_to_num(_ratio(scaled, scaled_by_first), nan=1.0)
         changed = changed * np.nan_to_num(_ratio(scaled - plain, scaled_by_first - plain), nan=1.0)
         figures["realised_rescale"] = _ratio(step, plain)
-        figures["rescale_effect"] = _ratio(changed, counted["unique"])
+        figures["rescale_effect"] = np.clip(_ratio(changed, counted["unique"]), 0, 1)
     return figures
 
 

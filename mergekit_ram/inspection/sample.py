@@ -18,7 +18,7 @@ import torch
 from mergekit.merge_methods.base import TensorGroup
 
 from mergekit_ram.errors import ParameterError
-from mergekit_ram.kernels.threads import one_thread
+from mergekit_ram.kernels.blocks import one_thread
 from mergekit_ram.merges.groups import map_tensors
 
 GROUPS = 10
@@ -76,7 +76,7 @@ class Sample:
             group = map_tensors(group, partial(torch.flatten, start_dim=0, end_dim=1))
         shape = group.entries[0].tensor.shape
         count = max(GROUPS, math.ceil(self.fraction * shape[0])) if shape else 0
-        if not shape or count >= shape[0]:
+        if not shape.numel() or not shape or count >= shape[0]:
             return Rows.whole(group)
         numbers, sizes = self._choose(str(group.metadata.name), shape[0], count)
         width = shape[1:].numel()

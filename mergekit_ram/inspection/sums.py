@@ -17,8 +17,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.sample import GROUPS
 from mergekit_ram.inspection.walk import SampledTensor
-from mergekit_ram.kernels.direction_sums import DirectionSums
-from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED, Array, Observed
+from mergekit_ram.kernels.directions import DirectionSums
+from mergekit_ram.kernels.energies import ENERGIES, PAIRS, REALISED, Array, Observed
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.tensors import agent_name
 
@@ -126,53 +126,61 @@ class Sums:
     def add_unseen(self) -> None:
         """Append replicates with three rows of the widest tensor that were not sampled.
 
-        By these rows all agents changed more, each together with the same number of others, such
-        that they go with λ and the others, or against them; or nothing in these rows is active.
-        Where no row is sampled none is missed.
+        All agents changed these rows, together with the same number of others, such that they go
+        with λ and the others or against them; or nothing in them is active. Where no row is
+        sampled none is missed.
         """
         missed = OF_THREE * max((tensor.row for tensor in self.tensors), default=0.0)
         if missed == 0:
             return
-        n, active = len(self.agents), self.degree[0].sum(axis=-1)
-        others, sign = np.repeat(np.arange(n), 2), np.tile((1.0, -1.0), n)
-        is_unique, is_shared = others == 0, others > 0
+        active = self.degree[0].sum(axis=-1)
         more = np.minimum(missed, self.parameters - active)
         mean = self.energies[0, 0] / np.maximum(1, active[0])
-        energy, step = more[0] * mean, self.realised[0, 0] / np.maximum(self.energies[0, 1], TINY)
-        both = np.minimum.outer(more[0], more[0]) * (1 - np.eye(n))
-        dot, square = both * np.sqrt(np.outer(mean, mean)), both * mean[:, None]
-        outer = np.multiply.outer
-        degree = more[:, :, None] * np.eye(n)[others][:, None, None, :]
-        # A shared update may pull another agent's own twice as far, or the other way.
-        pull = outer(is_shared * (0.5 + 1.5 * sign), energy)
-        mean_pull = outer(np.where(is_shared, sign, 1 / n), energy)
-        unique = outer(is_unique, energy)
-        energies = np.stack([outer(np.ones(2 * n), energy), unique, pull, mean_pull], axis=1)
-        agreeing = outer(is_shared * sign, both)
-        pairs = np.stack(
-            [
-                outer(is_shared, both),
-                outer(is_shared * sign, dot),
-                outer(is_shared, square),
-                agreeing,
-            ],
-            axis=1,
-        )
-        changed = outer(is_unique & (sign > 0), more[0])
-        realised = np.stack([unique * step, changed], axis=1)
+        kinds = [(others, sign) for others in range(len(mean)) for sign in (1, -1)]
+        found = [self._with_rows(more, mean, others, sign) for others, sign in kinds]
         left = 1 - min(1.0, missed / max(1, self.parameters))
+        unique = np.array([more[0] * mean * (others == 0) for others, _ in kinds])
 
-        def extended(array: Array, plus: Array) -> Array:
-            return np.concatenate([array, array[:1] + plus, array[:1] * left])
+        def extended(array: Array, unseen: Sequence[Array]) -> Array:
+            return np.concatenate([array, unseen, array[:1] * left])
 
-        self.degree, self.energies = (
-            extended(self.degree, degree),
-            extended(self.energies, energies),
+        self.degree, self.energies, self.pairs, self.realised = (
+            extended(array, unseen)
+            for array, unseen in zip(self._arrays(), zip(*found, strict=True), strict=True)
         )
-        self.pairs, self.realised = extended(self.pairs, pairs), extended(self.realised, realised)
         for place, factors in enumerate(self.unique):
-            for factor, sums in factors.items():
-                factors[factor] = extended(sums, unique[:, place])
+            for factor, own in factors.items():
+                factors[factor] = extended(own, own[0] + unique[:, place])
+
+    def _arrays(self) -> tuple[Array, ...]:
+        return self.degree, self.energies, self.pairs, self.realised
+
+    def _with_rows(self, more: Array, mean: Array, others: int, sign: int) -> tuple[Array, ...]:
+        """The sums of all sampled rows and some more.
+
+        Args:
+            more: ``[thresholds, N]`` parameters in these rows that an agent changed.
+            mean: ``[N]`` τ² of each.
+            others: that changed each of them too.
+            sign: 1 if updates agree and λ takes effect, -1 if not.
+        """
+        degree, energies, pairs, realised = (array[0].copy() for array in self._arrays())
+        added = more[0] * mean
+        degree[:, :, others] += more
+        energies[0] += added
+        if others == 0:
+            energies[1] += added
+            energies[3] += added / len(mean)
+            realised[0] *= energies[1] / np.maximum(energies[1] - added, TINY)
+            realised[1] += more[0] * (sign > 0)
+        else:
+            both = np.minimum.outer(more[0], more[0]) * (1 - np.eye(len(mean)))
+            dot, square = both * np.sqrt(np.outer(mean, mean)), both * mean[:, None]
+            # A larger update of another agent may pull an agent twice as far, or the other way.
+            energies[2] += added * (2 if sign > 0 else -1)
+            energies[3] += added * sign
+            pairs += np.stack((both, sign * dot, square, sign * both))
+        return degree, energies, pairs, realised
 
     def _places(self, tensor: SampledTensor) -> list[int]:
         return [self.agents.index(agent_name(agent.id)) for agent in tensor.agents]

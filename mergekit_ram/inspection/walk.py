@@ -16,9 +16,9 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.directions import default_layout
 from mergekit_ram.inspection.sample import Rows, Sample
-from mergekit_ram.kernels import direction_sums, energies
-from mergekit_ram.kernels.direction_sums import DirectionSums
-from mergekit_ram.kernels.sums import Array, Observed
+from mergekit_ram.kernels import energies
+from mergekit_ram.kernels.directions import DirectionSums, measure
+from mergekit_ram.kernels.energies import Array, Observed
 from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.models.transformers_layout import Sides
@@ -89,7 +89,7 @@ class SampledTensor:
         name = self.merge.output_weight.name
         base, *tensors = self._tensors
         with self._named_errors():
-            return direction_sums.measure(
+            return measure(
                 base,
                 tensors,
                 epsilon=settings["epsilon"],

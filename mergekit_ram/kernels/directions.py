@@ -1,251 +1,256 @@
-"""RAM over directions: the rule of ``ram_directions`` for one matrix.
-
-With τ_t the agents' task vectors ``[out, in]``, w_t their weights and μ the ridge::
-
-    G_t = τ_tᵀ τ_t / ‖τ_t‖²                                [in, in], of trace 1
-    P   = Σ_t d_t |d_t| / √(Σ_t d_t²),  d_t = w_t τ_t       entry by entry: by length
-    X   = P − [Σ_t (P − w_t τ_t) G_t] (Σ_t G_t + μ (N / in) I)⁻¹
-
-X minimises Σ_t ‖(X − w_t τ_t) τ_tᵀ‖² / ‖τ_t‖² + μ (N / in) ‖X − P‖²: what an agent's update does
-to the directions of the input that it uses is kept. The criterion is that of WUDI-Merging (arXiv
-2503.08099), solved at once and held at P by a ridge that is relative to the mean eigenvalue.
-
-An agent without a non-zero entry is left out of N. One agent alone is w τ. What is no matrix gets
-P. Rows of X are independent once the Grams are known, and these are sums over rows: two walks over
-blocks of rows (:mod:`.updates`), and about (N + 2) in² numbers in memory. The same X comes from
-products ``[N out, N out]`` and two walks over blocks of columns, which is how it is reckoned where
-that takes fewer operations: where in > N out, and for many agents of a wide matrix.
-"""
+"""Merge one tensor by RAM over directions, or measure that merge: every matrix in its own unit."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
-from mergekit_ram.kernels.products import (
-    PANELS,
-    add_square,
-    factorise_in_place,
-    mirror,
-    multiply,
-    solve_in_place,
-)
-from mergekit_ram.kernels.updates import Block, Updates
+from mergekit_ram.kernels.blocks import Inputs, rounded, store
+from mergekit_ram.kernels.energies import Array
+from mergekit_ram.kernels.matrices import Layout, Updates, power_of_two, updates_of
+from mergekit_ram.kernels.solutions import Anchored, KernelRidgeError, first_walk
 
-SQUARED = (PANELS + 1) / (2 * PANELS)
-"""Of a symmetric product, how much is computed."""
+RIDGE = 0.3
 
-POWER_STEPS = 6
-"""Products that find about the largest eigenvalue: its size matters, not its digits."""
+EXACT = "highest"
+"""torch's name of products that are not shortened."""
 
-LARGEST_ROUNDING = 4e-5
-"""About four times the error of an update that rounding may leave, by the largest update."""
+_LAYOUT = Layout()
 
 
-class KernelRidgeError(ValueError):
-    """A ridge so small that rounding is larger."""
+@dataclass(frozen=True)
+class Solved:
+    """One matrix after the first walk, ready for the second."""
+
+    numbers: tuple[int, ...]
+    """Which of the given agents changed it."""
+    solution: Anchored
+    unit: float
+    """What the solution gives is X times this power of two."""
+    gram_products: torch.Tensor | None = None
+    """Σ G_a ∘ G_b of every two of these agents, float64 ``[N, N]``, where asked for."""
 
 
-class Anchored:
-    """P alone: the rule for what is no matrix; of one agent that is w τ.
+@torch.no_grad()
+def merge(
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    *,
+    epsilon: float,
+    ridge: float = RIDGE,
+    weight: Sequence[float] | None = None,
+    scale: float = 1.0,
+    layout: Layout = _LAYOUT,
+    dtype: torch.dtype | None = None,
+    out_dtype: torch.dtype | None = None,
+    block: int | None = None,
+) -> torch.Tensor:
+    """Merge one tensor over directions of its input: base + s X.
 
     Args:
-        updates: of the agents that count.
-        factors: their w_t, in units of the updates.
-    """
+        base: the base's tensor, any shape, floating point.
+        agents: the agents' tensors, shape and device of ``base``, any floating dtype.
+        epsilon: ε ≥ 0; smaller changes do not count.
+        ridge: μ > 0.
+        weight: w_t per agent, not 0; by default 1 for all.
+        scale: s.
+        layout: where the matrices are; by default ``[out, in]``, or a convolution's kernel.
+        dtype: round the inputs to this dtype first.
+        out_dtype: of the result; by default the dtype that all inputs promote to.
+        block: elements of one agent per step.
 
-    def __init__(self, updates: Updates, factors: Sequence[float]):
-        self._factors = factors
-        self._scratch = updates.scratch
-
-    def lines(self, block: Block) -> torch.Tensor:
-        """A block's lines of X, in scratch memory."""
-        if len(self._factors) == 1:
-            anchor = self._scratch.get("anchor", tuple(block.base.shape))
-            return torch.mul(block.update(0), self._factors[0], out=anchor)
-        return self.anchor(block)
-
-    def anchor(self, block: Block) -> torch.Tensor:
-        """A block's lines of P = Σ d_t |d_t| / √(Σ d_t²), in scratch memory."""
-        shape = tuple(block.base.shape)
-        scaled, size, squares, anchor = (
-            self._scratch.get(name, shape) for name in ("scaled", "size", "squares", "anchor")
-        )
-        squares.zero_()
-        anchor.zero_()
-        for t, factor in enumerate(self._factors):
-            update = block.update(t)
-            own = update if factor == 1.0 else torch.mul(update, factor, out=scaled)
-            squares.addcmul_(own, own)
-            anchor.addcmul_(own, torch.abs(own, out=size))
-        # Nothing divided by next to nothing is nothing.
-        length = squares.sqrt_().clamp_(min=torch.finfo(squares.dtype).tiny)
-        return anchor.div_(length)
-
-
-class Primal(Anchored):
-    """X by N Grams ``[in, in]``, and a walk over rows."""
-
-    @staticmethod
-    def operations(count: int, height: int, width: int) -> float:
-        """Of all products and solutions; of a symmetric product those that are computed."""
-        products = (SQUARED + 1) * 2 * count * height * width**2
-        return products + width**3 / 3 + 2 * count * width**3
-
-    def __init__(self, updates: Updates, factors: Sequence[float]):
-        super().__init__(updates, factors)
-        count, (_, width) = len(factors), updates.shape
-        self._maps = updates.empty(count, width, width).zero_()
-        for block in updates.walk():
-            for t, gram in enumerate(self._maps):
-                add_square(gram, block.update(t).T)
-        self.norms = _diagonal_sums(self._maps)
-
-    def normalise(self) -> None:
-        """Make Grams of what was summed."""
-        for gram, norm in zip(self._maps, self.norms, strict=True):
-            mirror(gram)
-            gram.div_(norm)
-
-    def gram_products(self) -> torch.Tensor:
-        """Σ G_a ∘ G_b of every two agents, float64 ``[N, N]``."""
-        flat = self._maps.flatten(1)
-        return (flat @ flat.T).double().cpu()
-
-    def finish(self, ridge: float) -> None:
-        """Make G_t (Σ G_t + μ (N / in) I)⁻¹ of every Gram.
-
-        Kept apart from the block's product with it, the division by the ridge meets no rounding
-        but that of the Grams.
-        """
-        count, width, _ = self._maps.shape
-        factor, condition = _factorised(self._maps.sum(dim=0), ridge * count / width)
-        _check_rounding(condition, factor.dtype)
-        for gram in self._maps:
-            # Both are symmetric, so this is the transpose of what is wanted.
-            gram.copy_(solve_in_place(factor, gram.clone()).T)
-
-    def lines(self, block: Block) -> torch.Tensor:
-        """P − Σ (P − w_t τ_t) [G_t (Σ G_t + μ (N / in) I)⁻¹]"""
-        anchor = self.anchor(block)
-        misfits = self._scratch.get("misfits", tuple(block.updates.shape))
-        for t, factor in enumerate(self._factors):
-            torch.sub(anchor, block.update(t), alpha=factor, out=misfits[:, t])
-        # One product over agents and directions.
-        return anchor.sub_(multiply(misfits.flatten(1), self._maps.flatten(0, 1)))
-
-
-class Dual(Anchored):
-    """The same X by products ``[N out, N out]``, and a walk over columns.
-
-    With Z the τ_t / ‖τ_t‖ stacked, ``[N out, in]``, and K the (P − w_t τ_t) τ_tᵀ / ‖τ_t‖ side by
-    side, ``[out, N out]``: X = P − K (Z Zᵀ + μ (N / in) I)⁻¹ Z.
-    """
-
-    @staticmethod
-    def operations(count: int, height: int, width: int) -> float:
-        """As :meth:`Primal.operations`."""
-        stacked = count * height
-        products = 2 * stacked**2 * width * SQUARED + 2 * 2 * height * stacked * width
-        return products + stacked**3 / 3 + 2 * height * stacked**2
-
-    def __init__(self, updates: Updates, factors: Sequence[float]):
-        super().__init__(updates, factors)
-        count, (height, self._width) = len(factors), updates.shape
-        self._height = height
-        self._stacked = updates.empty(count * height, count * height).zero_()
-        self._anchored = updates.empty(height, count * height).zero_()
-        for block in updates.walk():
-            stacked = block.updates.flatten(0, 1)
-            add_square(self._stacked, stacked)
-            self._anchored.add_(multiply(self.anchor(block), stacked.T))
-        tiles = self._tiles()
-        self.norms = _diagonal_sums(tiles[t, :, t] for t in range(count))
-
-    def _tiles(self) -> torch.Tensor:
-        """A view of the stacked products, by agent and row twice."""
-        shape = (len(self._factors), self._height) * 2
-        return self._stacked.view(shape)
-
-    def normalise(self) -> None:
-        """Make Z Zᵀ and K of what was summed."""
-        count, height = len(self._factors), self._height
-        mirror(self._stacked)
-        lengths = torch.tensor(self.norms, dtype=torch.float64).sqrt().to(self._stacked)
-        lengths = self._lengths = lengths.repeat_interleave(height)
-        tiles = self._tiles()
-        for t, weight in enumerate(self._factors):
-            own = self._anchored.view(height, count, height)[:, t]
-            own.sub_(tiles[t, :, t], alpha=weight)
-        self._anchored.div_(lengths)
-        self._stacked.div_(lengths).div_(lengths[:, None])
-
-    def gram_products(self) -> torch.Tensor:
-        """Σ G_a ∘ G_b of every two agents, float64 ``[N, N]``."""
-        return self._tiles().square().sum(dim=(1, 3), dtype=torch.float64).cpu()
-
-    def finish(self, ridge: float) -> None:
-        """Solve."""
-        count = len(self._factors)
-        factor, condition = _factorised(self._stacked, ridge * count / self._width)
-        # Z has no rounding in the directions that no agent uses.
-        _check_rounding(math.sqrt(condition), factor.dtype)
-        solved = solve_in_place(factor, self._anchored.T.contiguous())
-        self._solved = solved.div_(self._lengths[:, None]).T.contiguous()
-        del self._stacked, self._anchored
-
-    def lines(self, block: Block) -> torch.Tensor:
-        """P − K (Z Zᵀ + μ (N / in) I)⁻¹ Z"""
-        return self.anchor(block).sub_(multiply(self._solved, block.updates.flatten(0, 1)))
-
-
-def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
-    """Sum up the products of the side that takes fewer operations, and says what is walked over."""
-    kind = _kind(len(factors), *updates.shape)
-    updates.by_columns = kind is Dual
-    return kind(updates, factors)
-
-
-def fewest_operations(count: int, height: int, width: int) -> float:
-    """Of all products and solutions for a matrix ``[height, width]`` of so many agents."""
-    return _kind(count, height, width).operations(count, height, width)
-
-
-def _kind(*size: int) -> type[Primal] | type[Dual]:
-    return Dual if Dual.operations(*size) < Primal.operations(*size) else Primal
-
-
-def _diagonal_sums(squares: Iterable[torch.Tensor]) -> tuple[float, ...]:
-    return tuple(float(square.diagonal().sum(dtype=torch.float64)) for square in squares)
-
-
-def _factorised(system: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
-    """The Cholesky factor of ``system + ridge I``, and how often its largest eigenvalue holds the
-    ridge. The factor is written over the system.
-    """
-    system.diagonal().add_(ridge)
-    condition = _largest_eigenvalue(system) / ridge
-    if not factorise_in_place(system):
-        raise KernelRidgeError(f"the ridge is too small for {system.dtype}")
-    return system, condition
-
-
-def _largest_eigenvalue(system: torch.Tensor) -> float:
-    """About that of a symmetric matrix without a negative one."""
-    vector = torch.ones(len(system), dtype=system.dtype, device=system.device)
-    vector[1::2] *= -0.5
-    for _ in range(POWER_STEPS):
-        vector = system @ (vector / vector.norm())
-    return float(vector.norm())
-
-
-def _check_rounding(growth: float, dtype: torch.dtype) -> None:
-    """Refuse a dtype whose rounding, so often over, would be seen.
+    Returns:
+        A new tensor of ``base``'s shape. The arithmetic is float32 (float64 where an input is
+        float64) and is rounded once, to ``out_dtype``. Its bytes are the same for the same
+        library, device and number of threads. A matrix that no agent changed is the base's.
 
     Raises:
-        KernelRidgeError: as of :func:`_factorised`; a wider dtype may do.
+        KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
+        KernelOverflowError: the result is too large for ``out_dtype``.
+        KernelRidgeError: ``ridge`` is too small to reckon with.
+        ValueError: ε or ridge is out of range.
     """
-    if not growth * torch.finfo(dtype).eps < LARGEST_ROUNDING:
-        raise KernelRidgeError(f"the ridge is too small for {dtype}")
+    _check_options(epsilon, ridge)
+    weights = [1.0] * len(agents) if weight is None else list(weight)
+    dtype = Inputs((base, *agents), dtype).input_dtype
+    out = torch.empty(base.shape, dtype=out_dtype or dtype, device=base.device)
+    if not base.numel():
+        return out
+    found = updates_of(base, agents, epsilon=epsilon, layout=layout, dtype=dtype, block=block)
+    is_matrix = layout.holds_matrices(base)
+    for updates, target in zip(found, layout.matrices(out), strict=True):
+        with own_precision(base.device):
+            solved = solve(updates, weights, ridge, is_matrix=is_matrix)
+            if solved is None or scale == 0:
+                store(rounded(updates.inputs.tensors[0], dtype), target)
+                continue
+            for lines in solved.solution.updates.walk():
+                merged = solved.solution.lines(lines)
+                store(merged.mul_(scale / solved.unit).add_(lines.base), target[lines.lines])
+    return out
+
+
+def solve(
+    updates: Updates,
+    weights: Sequence[float],
+    ridge: float,
+    *,
+    is_matrix: bool = True,
+    with_products: bool = False,
+) -> Solved | None:
+    """Take the first walk over a matrix.
+
+    Args:
+        updates: of all agents.
+        weights: w_t, not 0.
+        ridge: μ > 0.
+        is_matrix: else the rule is the anchor alone.
+        with_products: of the Grams too.
+
+    Returns:
+        What the second walk needs; None where no agent has a non-zero entry.
+
+    Raises:
+        KernelInputError: an input holds NaN or infinity.
+        KernelOverflowError: a task vector is infinite.
+        KernelRidgeError: μ is too small, even in float64.
+    """
+    try:
+        return _solve(updates, weights, ridge, is_matrix, with_products)
+    except KernelRidgeError:
+        if updates.dtype == torch.float64:
+            raise
+    return _solve(replace(updates, dtype=torch.float64), weights, ridge, is_matrix, with_products)
+
+
+def _solve(
+    updates: Updates,
+    weights: Sequence[float],
+    ridge: float,
+    is_matrix: bool,
+    with_products: bool,
+) -> Solved | None:
+    sizes = updates.largest()
+    numbers = tuple(t for t, size in enumerate(sizes) if size)
+    if not numbers:
+        return None
+    updates = updates.kept(numbers, [power_of_two(sizes[t]) for t in numbers])
+    unit = power_of_two(max(sizes[t] * abs(weights[t]) for t in numbers))
+    factors = [weights[t] * unit / own for t, own in zip(numbers, updates.units, strict=True)]
+    # One agent alone needs no solution.
+    if not is_matrix or (len(numbers) == 1 and not with_products):
+        return Solved(numbers, Anchored(updates, factors), unit)
+    walked = first_walk(updates, factors)
+    walked.normalise()
+    products = walked.gram_products() if with_products else None
+    if len(numbers) == 1:
+        return Solved(numbers, Anchored(updates, factors), unit, products)
+    walked.finish(ridge)
+    return Solved(numbers, walked, unit, products)
+
+
+def _check_options(epsilon: float, ridge: float) -> None:
+    if not 0 <= epsilon < float("inf"):
+        raise ValueError(f"epsilon must be a finite number ≥ 0; got {epsilon}")
+    if not 0 < ridge < float("inf"):
+        raise ValueError(f"ridge must be a finite number > 0; got {ridge}")
+
+
+@contextmanager
+def own_precision(device: torch.device) -> Iterator[None]:
+    """Whatever precision the caller's products have, these are of the compute dtype."""
+    before = torch.get_float32_matmul_precision()
+    if before != EXACT:
+        torch.set_float32_matmul_precision(EXACT)
+    try:
+        with torch.autocast(device_type=device.type, enabled=False):
+            yield
+    finally:
+        if before != EXACT:
+            torch.set_float32_matmul_precision(before)
+
+
+@dataclass
+class DirectionSums:
+    """Sums over the matrices of a tensor, for N agents.
+
+    A matrix counts as often as it has parameters, for the agents that changed it.
+    """
+
+    kept: Array
+    """``[N]`` Σ s X · τ over all values, also of what is no matrix."""
+    rank: Array
+    """``[N]`` sum of effective rank / in: 1 / (in Σ λ²), λ the eigenvalues of G."""
+    cosine: Array
+    """``[N, N]`` sum of the cosines of two agents' Grams."""
+    both: Array
+    """``[N, N]`` parameters of the matrices that both changed."""
+
+    @classmethod
+    def zeros(cls, agents: int) -> DirectionSums:
+        """Sums over nothing."""
+        square = (agents, agents)
+        return cls(np.zeros(agents), np.zeros(agents), np.zeros(square), np.zeros(square))
+
+    def of_agent(self, place: int) -> tuple[float, float, float]:
+        """What is kept of an agent's update, its ranks, and what these are divided by."""
+        found = self.kept[place], self.rank[place], self.both[place, place]
+        kept, rank, size = map(float, found)
+        return kept, rank, size
+
+    def add(self, other: DirectionSums, places: Sequence[int]) -> None:
+        """Add the sums of some of the agents, which have these places here."""
+        pairs = np.ix_(places, places)
+        self.kept[places] += other.kept
+        self.rank[places] += other.rank
+        self.cosine[pairs] += other.cosine
+        self.both[pairs] += other.both
+
+
+@torch.no_grad()
+def measure(
+    base: torch.Tensor,
+    agents: Sequence[torch.Tensor],
+    *,
+    epsilon: float,
+    ridge: float,
+    weight: Sequence[float],
+    scale: float,
+    layout: Layout,
+    dtype: torch.dtype | None = None,
+) -> DirectionSums:
+    """Measure one tensor; arguments and errors as of :func:`merge`."""
+    found = DirectionSums.zeros(len(agents))
+    if not base.numel() or not agents:
+        return found
+    is_matrix = layout.holds_matrices(base)
+    for updates in updates_of(base, agents, epsilon=epsilon, layout=layout, dtype=dtype):
+        with own_precision(base.device):
+            solved = solve(updates, weight, ridge, is_matrix=is_matrix, with_products=True)
+            if solved is not None:
+                found.add(_of_matrix(solved, len(agents), scale), range(len(agents)))
+    return found
+
+
+def _of_matrix(solved: Solved, agents: int, scale: float) -> DirectionSums:
+    found = DirectionSums.zeros(agents)
+    places = list(solved.numbers)
+    updates = solved.solution.updates
+    for block in updates.walk():
+        change = solved.solution.lines(block)
+        for t, (place, unit) in enumerate(zip(places, updates.units, strict=True)):
+            product = float((change * block.update(t)).sum(dtype=torch.float64))
+            found.kept[place] += scale * product / (unit * solved.unit)
+    if solved.gram_products is not None:
+        products = solved.gram_products.numpy()
+        size, (_, width) = updates.inputs.numel, updates.shape
+        own = np.diag(products)
+        found.rank[places] = size / (width * own)
+        pairs = np.ix_(places, places)
+        found.cosine[pairs] = size * products / np.sqrt(own[:, None] * own)
+        found.both[pairs] = size
+    return found

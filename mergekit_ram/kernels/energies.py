@@ -1,33 +1,59 @@
-"""Energies, angles and sign conflicts of task vectors: what inspecting computes beside counts.
+"""Energies, angles and sign conflicts of task vectors: what an inspection sums up beside counts.
 
-Task energies are taken as the merge takes them (float32, float64 for float64 inputs) and their
-products summed in float64. Every chunk's sums are kept apart and added up in the order of the
-chunks, so that no result depends on the number of threads. The compiled loops do it where they
-can (:mod:`.energies_numba`), torch operations elsewhere (:mod:`.energies_torch`): the counts are
-the same, and the sums but for their own rounding.
+Task vectors are taken as the merge takes them (float32, float64 for float64 inputs) and their
+products summed in float64. Blocks are added up in their order, so that no result depends on the
+number of threads. Loops and torch operations give the same counts, and the same sums but for their
+rounding.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from types import ModuleType
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from mergekit_ram.kernels import count_and_merge as kernels
-from mergekit_ram.kernels import energies_numba, energies_torch, numba_path
-from mergekit_ram.kernels.chunks import Chunk, Chunks, Scratch
-from mergekit_ram.kernels.paths import on_best_path
+from mergekit_ram.kernels.blocks import Inputs
+from mergekit_ram.kernels.ram import Call, merge_block, over_blocks
 from mergekit_ram.kernels.recipe import Recipe, checked_epsilon, rounded_number
-from mergekit_ram.kernels.sums import Array, Edges, Observed, Pieces
-from mergekit_ram.kernels.tally import Tally
-from mergekit_ram.kernels.threads import at, shared_out
 
-Look = Callable[[Chunk, Edges], tuple[Any, ...]]
+Array = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+Sums = tuple[torch.Tensor, ...]
+
+ENERGIES = ("energy", "unique_energy", "shared_energy", "mean_energy")
+"""Of every agent: E = Σ τ² over its active parameters; U = Σ τ² over its unique ones; S = Σ m · τ
+over its shared ones, m what the merge adds there; Σ τ̄ · τ over its active ones, τ̄ the mean of
+all task vectors."""
+
+PAIRS = ("both", "dot", "square", "agreement")
+"""Of agents a and b, 0 where they are the same: the parameters that both changed; over those,
+Σ τ_a · τ_b and Σ τ_a²; how many of them move the same way, less how many do not."""
+
+REALISED = ("step", "changed")
+"""Of every agent: Σ (out − base) · τ over its unique parameters; those of them whose stored value
+differs from the one that λ = 1 gives."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What there is to see in one tensor before λ is known, for P pieces and N agents.
+
+    A piece is a stretch of consecutive elements whose sums are kept apart: the rows of one group
+    of a sample, or the whole tensor.
+    """
+
+    numels: tuple[int, ...]
+    """Of the pieces."""
+    degree: Counts
+    """``[P, thresholds, N, N]`` active parameters by agent and overlap count."""
+    energies: Array
+    """``[P, 4, N]``; see :data:`ENERGIES`."""
+    pairs: Array
+    """``[P, 4, N, N]``; see :data:`PAIRS`."""
 
 
 def observe(
@@ -38,10 +64,10 @@ def observe(
     thresholds: Sequence[float] = (),
     numels: Sequence[int] | None = None,
 ) -> Observed:
-    """See what there is to see in one tensor before λ is known.
+    """Sum up one tensor as far as λ is not needed.
 
     Args:
-        recipe: of the merge; its λ is not asked for.
+        recipe: of the merge; its λ is not used.
         base: the base's tensor.
         agents: the agents' tensors.
         thresholds: further ε to count at.
@@ -49,29 +75,33 @@ def observe(
 
     Raises:
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
-        ValueError: ε is negative, NaN or infinite.
+        KernelParameterError: ε is negative, NaN or infinite.
     """
-    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
-    recipe = recipe.rounded_to(chunks.compute_dtype)
+    inputs = Inputs((base, *agents), recipe.dtype)
+    _, _, weight, divisor, scale = recipe.numbers(inputs.compute_dtype, inputs.device)
     every = [
-        rounded_number("epsilon", checked_epsilon(epsilon), chunks.compute_dtype)
+        rounded_number("epsilon", checked_epsilon(epsilon), inputs.compute_dtype)
         for epsilon in (recipe.epsilon, *thresholds)
     ]
     # The merge's own is among them as a rule, and need not be counted twice.
-    epsilons = tuple(dict.fromkeys(every))
-    pieces = Pieces(numels or (base.numel(),))
+    epsilons = torch.tensor(list(dict.fromkeys(every)), dtype=torch.float64, device="cpu")
     n = len(agents)
-    degree = np.zeros((len(pieces), len(epsilons), n, n), np.int64)
-    energies, pairs = np.zeros((len(pieces), 4, n)), np.zeros((len(pieces), 4, n, n))
-    _add_up(
-        lambda path: _sums_of(path).observer(chunks, recipe, epsilons),
-        chunks,
-        chunks.input_dtype,
-        pieces,
-        (degree, energies, pairs),
-    )
-    asked = [epsilons.index(epsilon) for epsilon in every]
-    return Observed(pieces.numels, degree[:, asked], energies, pairs)
+
+    def zeros() -> Sums:
+        return (
+            torch.zeros(len(epsilons), n, n, dtype=torch.int64, device=inputs.device),
+            torch.zeros(len(ENERGIES), n, dtype=torch.float64, device=inputs.device),
+            torch.zeros(len(PAIRS), n, n, dtype=torch.float64, device=inputs.device),
+        )
+
+    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
+        call("observe", block, epsilons, weight, divisor, scale, *sums)
+
+    pieces = _pieces(inputs, numels)
+    found = [_summed(piece, zeros, add, recipe.chunk_size) for piece in pieces]
+    degree, energies, pairs = (np.stack(column) for column in zip(*found, strict=True))
+    asked = [epsilons.tolist().index(epsilon) for epsilon in every]
+    return Observed(tuple(piece.numel for piece in pieces), degree[:, asked], energies, pairs)
 
 
 def realise(
@@ -81,7 +111,7 @@ def realise(
     *,
     numels: Sequence[int] | None = None,
 ) -> Array:
-    """Merge one tensor, and see what its rounding leaves of λ; the result is not kept.
+    """Merge one tensor, and sum up what its rounding leaves of λ; the result is not kept.
 
     Args:
         recipe: of the merge, with λ.
@@ -90,78 +120,51 @@ def realise(
         numels: as :func:`observe` takes them.
 
     Returns:
-        :data:`mergekit_ram.kernels.sums.REALISED`, ``[pieces, 2, agents]``.
+        :data:`REALISED`, ``[pieces, 2, agents]``.
 
     Raises:
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         KernelOverflowError: the result is too large for its dtype.
     """
-    chunks = Chunks((base, *agents), recipe.dtype, recipe.chunk_size)
-    pieces = Pieces(numels or (base.numel(),))
-    out_dtype = recipe.out_dtype or chunks.input_dtype
-    sums = np.zeros((len(pieces), 2, len(agents)))
-    _add_up(
-        lambda path: _merging(recipe, chunks, path, out_dtype),
-        chunks,
-        out_dtype,
-        pieces,
-        (sums,),
-    )
-    return sums
+    inputs = Inputs((base, *agents), recipe.dtype)
+    out_dtype = recipe.out_dtype or inputs.input_dtype
+    recipes = recipe, replace(recipe, rescale=(1.0,) * len(agents))
+    numbers = [each.numbers(inputs.compute_dtype, inputs.device) for each in recipes]
+
+    def zeros() -> Sums:
+        shape = len(REALISED), len(agents)
+        return (torch.zeros(shape, dtype=torch.float64, device=inputs.device),)
+
+    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
+        uncounted = torch.zeros(0, 0, dtype=torch.int64, device=block.device)
+        outputs = torch.empty(2, block.shape[1], dtype=out_dtype, device=block.device)
+        for own, target in zip(numbers, outputs, strict=True):
+            merge_block(call, block, own, target, uncounted)
+        call("compare", block, numbers[0].epsilon, outputs.to(block.dtype), *sums)
+
+    pieces = _pieces(inputs, numels)
+    return np.stack([_summed(piece, zeros, add, recipe.chunk_size)[0] for piece in pieces])
 
 
-def _merging(recipe: Recipe, chunks: Chunks, path: ModuleType, out_dtype: torch.dtype) -> Look:
-    """What merges a chunk with λ and without it, and compares both with the inputs."""
-    scratch = Scratch(out_dtype, chunks.device)
-    factors = tuple(recipe.scale * w for w in recipe.weight)
-    plain = replace(recipe, rescale=(1.0,) * len(factors), unique_factor=factors)
-    recipes = [each.rounded_to(chunks.compute_dtype) for each in (recipe, plain)]
-    nothing = Tally(0)
-    mergers = [
-        kernels.merger(
-            path, chunks, each, out_dtype, nothing.bits, nothing.histograms(chunks.device)
-        )
-        for each in recipes
-    ]
-    compare = _sums_of(path).comparer(chunks, recipes[0].epsilon)
-
-    def look(chunk: Chunk, edges: Edges) -> tuple[Any, ...]:
-        found = []
-        for number, merge in enumerate(mergers):
-            target = scratch.get(f"merged {number}", (chunk.length,))
-            merge(chunk, target)
-            found.append(target)
-        return compare(chunk, edges, *found)  # type: ignore[no-any-return]
-
-    return look
+def _pieces(inputs: Inputs, numels: Sequence[int] | None) -> list[Inputs]:
+    if numels is None:
+        return [inputs]
+    columns = (torch.split(tensor.reshape(-1), list(numels)) for tensor in inputs.tensors)
+    return [Inputs(parts, inputs.input_dtype) for parts in zip(*columns, strict=True)]
 
 
-def _sums_of(path: ModuleType) -> ModuleType:
-    return energies_numba if path is numba_path else energies_torch
+def _summed(
+    inputs: Inputs,
+    zeros: Callable[[], Sums],
+    add: Callable[[Call, torch.Tensor, Sums], None],
+    size: int | None,
+) -> list[npt.NDArray[Any]]:
+    """The sums of all blocks, each of which is added to zeros."""
 
+    def work(call: Call, block: torch.Tensor, place: slice) -> Sums:
+        sums = zeros()
+        add(call, block, sums)
+        return sums
 
-def _add_up(
-    make: Callable[[ModuleType], Look],
-    chunks: Chunks,
-    out_dtype: torch.dtype,
-    pieces: Pieces,
-    totals: tuple[Any, ...],
-) -> None:
-    """Add what is seen in every chunk to the totals of its pieces, in the order of the chunks."""
-
-    def run(path: ModuleType, workers: int) -> list[list[tuple[int, int, tuple[Any, ...]]]]:
-        def work(first: int, step: int) -> list[tuple[int, int, tuple[Any, ...]]]:
-            look = make(path)
-            found = []
-            for chunk in chunks.walk(first, step):
-                edges = pieces.within(chunk)
-                with at(chunk):
-                    found.append((chunk.start, edges.first, look(chunk, edges)))
-            return found
-
-        return shared_out(work, workers)
-
-    seen = itertools.chain.from_iterable(on_best_path(chunks, out_dtype, run))
-    for _, first, arrays in sorted(seen, key=lambda found: found[0]):
-        for total, array in zip(totals, arrays, strict=True):
-            total[first : first + len(array)] += array
+    columns = zip(zeros(), *over_blocks(inputs, work, size), strict=True)
+    return [sum(column[1:], column[0]).cpu().numpy() for column in columns]

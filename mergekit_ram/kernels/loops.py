@@ -1,284 +1,323 @@
-"""The loops of :mod:`mergekit_ram.kernels.numba_path`; importing this module needs numba.
+"""The table of RAM and RAM+, and the sums of an inspection, compiled by numba for the CPU.
 
-They do what the torch operations of :mod:`.torch_path` do, in the same order and with every
-operation rounded on its own, so the bytes are the same; they need one pass in place of dozens,
-and no lock of Python's. Inputs come as addresses, so that one compilation serves any number of
-agents; how their bit patterns become floats is explained in :mod:`.machine`.
-
-A loop becomes vector instructions where it selects instead of branching, writes few arrays and is
-compiled by itself: hence short functions of one loop over a strip that stays in the L1 cache.
+:mod:`.plain` does the same in torch operations, which is the place to read the formulas. Both take
+every operation in the same order and round it on its own, so merged bytes and counts are equal. A
+block goes through in strips that stay in the L1 cache. A loop becomes vector instructions where it
+selects instead of branching and does one thing: hence functions of one loop. Importing this module
+needs numba.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
 import numpy as np
+import numpy.typing as npt
+from numba.core import types
+from numba.extending import intrinsic
 
-from mergekit_ram.kernels.machine import (
-    QUAD,
-    QUAD_BITS,
-    Array,
-    add_quads,
-    compiled,
-    load_strip,
-    pattern,
-    row_of,
-    select,
-    store_strip,
-    tally,
-    tally_quads,
-)
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+STRIP = 1024
+"""Elements that are computed with at once."""
+
+PATTERN_BITS = 8
+"""Agents whose activity one histogram tells apart; more agents have several histograms."""
+
+LANES = 4
+"""Histograms that are filled in turns: no increment waits for the one before it."""
+
+
+def compiled(function: Callable[..., T], **more: Any) -> Callable[..., T]:
+    """Machine code, made when a dtype is first met and kept for the next process."""
+    # numpy's error model: a division by zero gives infinity instead of leaving the loop.
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
+    try:
+        made: Callable[..., T] = numba.njit(cache=True, **options)(function)
+    except RuntimeError:  # no folder to keep it in
+        made = numba.njit(**options)(function)
+    return made
+
+
+def summing(function: Callable[..., T]) -> Callable[..., T]:
+    """The same for a sum whose terms may be taken in another order, as vector instructions do."""
+    return compiled(function, fastmath={"reassoc"})
+
+
+@intrinsic
+def select(context: Any, condition: Any, yes: Any, no: Any) -> Any:
+    """``yes if condition else no`` without a branch."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(*arguments)
+
+    return yes(types.boolean, yes, yes), generate
 
 
 @compiled
-def _clear(a: Array, length: int) -> None:
-    for i in range(length):
-        a[i] = 0
+def subtract(value: Array, base: Array, epsilon: float, delta: Array) -> None:
+    """τ, 0 where |τ| ≤ ε."""
+    idle, nothing = delta.dtype.type(epsilon), delta.dtype.type(0)
+    for i in range(len(delta)):
+        step = value[i] - base[i]
+        delta[i] = select(abs(step) <= idle, nothing, step)
 
 
 @compiled
-def _copy(source: Array, target: Array, length: int) -> None:
-    for i in range(length):
-        target[i] = source[i]
+def mark(delta: Array, bit: int, marks: Array) -> None:
+    """Add ``bit`` where an agent is active."""
+    nothing, own, none = delta.dtype.type(0), np.int32(bit), np.int32(0)
+    for i in range(len(delta)):
+        marks[i] = np.int32(marks[i] + select(delta[i] != nothing, own, none))
 
 
 @compiled
-def _note_sizes(value: Array, length: int, worst: Array) -> None:
-    """Keep the largest; patterns of floats ≥ 0 are in their order, and NaN's above all."""
-    for i in range(length):
-        size = pattern(abs(value[i]))
-        worst[i] = select(size > worst[i], size, worst[i])
-
-
-@compiled
-def _add_active(
-    value: Array, base: Array, length: int, epsilon: float, code: int, cell: Array
+def look(
+    block: Array, start: int, stop: int, epsilon: float, deltas: Array, overlap: Array
 ) -> None:
-    """Add ``code`` where |τ| > ε, or is NaN."""
-    add, nothing = np.int32(code), np.int32(0)
-    for i in range(length):
-        is_idle = abs(value[i] - base[i]) <= epsilon
-        cell[i] = np.int32(cell[i] + select(is_idle, nothing, add))
+    """Every τ_t of a strip, 0 where not active, and |T_i|."""
+    overlap[:] = 0
+    for t in range(len(deltas)):
+        delta = deltas[t][: stop - start]
+        subtract(block[t + 1][start:stop], block[0][start:stop], epsilon, delta)
+        mark(delta, 1, overlap)
 
 
 @compiled
-def _add_active_noting(
-    value: Array, base: Array, length: int, epsilon: float, code: int, cell: Array, worst: Array
-) -> None:
-    """The same, and keep the largest |τ|."""
-    add, nothing = np.int32(code), np.int32(0)
-    for i in range(length):
-        step = abs(value[i] - base[i])
-        cell[i] = np.int32(cell[i] + select(step <= epsilon, nothing, add))
-        worst[i] = select(pattern(step) > worst[i], pattern(step), worst[i])
+def histograms(thresholds: int, agents: int) -> Array:
+    """Per threshold one for PATTERN_BITS agents; the cell of a parameter is its overlap count times
+    2^PATTERN_BITS, plus a bit for every active agent."""
+    groups = -(-agents // PATTERN_BITS)
+    return np.zeros((thresholds, groups, LANES, (agents + 1) << PATTERN_BITS), np.int32)
 
 
 @compiled
-def _take_whole(
-    value: Array, base: Array, length: int, epsilon: float, w: float, lone: Array, shared: Array
-) -> None:
-    nothing = base.dtype.type(0)
-    for i in range(length):
-        delta = value[i] - base[i]
-        is_idle = abs(delta) <= epsilon
-        lone[i] = select(is_idle, lone[i], value[i])
-        shared[i] = shared[i] + select(is_idle, nothing, delta * w)
+def count(deltas: Array, overlap: Array, cells: Array) -> None:
+    """Add a strip to the histograms."""
+    cell = np.empty(len(overlap), np.uint32)
+    marks = cell.view(np.int32)
+    for group in range(len(cells)):
+        for i in range(len(cell)):
+            marks[i] = overlap[i] << PATTERN_BITS
+        first = group * PATTERN_BITS
+        for t in range(first, min(first + PATTERN_BITS, len(deltas))):
+            mark(deltas[t][: len(cell)], 1 << (t - first), marks)
+        for i in range(len(cell)):
+            cells[group, i % LANES, cell[i]] += 1
 
 
 @compiled
-def _take_scaled(
-    value: Array,
-    base: Array,
-    length: int,
-    epsilon: float,
-    w: float,
-    f: float,
-    lone: Array,
-    shared: Array,
-) -> None:
-    nothing = base.dtype.type(0)
-    for i in range(length):
-        delta = value[i] - base[i]
-        is_idle = abs(delta) <= epsilon
-        lone[i] = select(is_idle, lone[i], delta * f + base[i])
-        shared[i] = shared[i] + select(is_idle, nothing, delta * w)
+def add_degrees(cells: Array, degree: Array) -> None:
+    """Add what the histograms hold to ``degree[t, k]``, the parameters of agent t that k other
+    agents changed too."""
+    for group in range(len(cells)):
+        for cell in range(1 << PATTERN_BITS, cells.shape[2]):
+            found = 0
+            for lane in range(LANES):
+                found += cells[group, lane, cell]
+            if found > 0:
+                for bit in range(PATTERN_BITS):
+                    if (cell >> bit) & 1:
+                        others = (cell >> PATTERN_BITS) - 1
+                        degree[group * PATTERN_BITS + bit, others] += found
 
 
 @compiled
-def _share_mean(
-    shared: Array, overlap: Array, base: Array, length: int, scale: float, lone: Array
-) -> None:
-    for i in range(length):
-        together = shared[i] / base.dtype.type(overlap[i]) * scale + base[i]
-        lone[i] = select(overlap[i] >= 2, together, lone[i])
+def add_whole(delta: Array, value: Array, lone: Array) -> None:
+    """Add an agent's values where it is active. Adding −0 changes no number, so that the sum from
+    −0 on is the value of the only active agent, bit for bit."""
+    nothing, unchanged = delta.dtype.type(0), delta.dtype.type(-0.0)
+    for i in range(len(delta)):
+        lone[i] += select(delta[i] != nothing, value[i], unchanged)
 
 
 @compiled
-def _share(
-    shared: Array,
-    overlap: Array,
-    base: Array,
-    length: int,
-    divisor: Array,
-    scale: float,
-    lone: Array,
-) -> None:
-    for i in range(length):
-        together = shared[i] / divisor[overlap[i]] * scale + base[i]
-        lone[i] = select(overlap[i] >= 2, together, lone[i])
+def add_scaled(delta: Array, base: Array, factor: float, lone: Array) -> None:
+    nothing, unchanged = delta.dtype.type(0), delta.dtype.type(-0.0)
+    for i in range(len(delta)):
+        lone[i] += select(delta[i] != nothing, delta[i] * factor + base[i], unchanged)
 
 
 @compiled
-def _add_overlap(overlap: Array, length: int, pattern_bits: int, cell: Array) -> None:
-    for i in range(length):
-        cell[i] = np.int32(cell[i] + (overlap[i] << pattern_bits))
+def add(delta: Array, weight: float, total: Array) -> None:
+    for i in range(len(delta)):
+        total[i] += delta[i] * weight
 
 
 @compiled
-def _quads(groups: int, pattern_bits: int, size: int) -> Array:
-    """Cells to count by four parameters; none where that does not pay."""
-    cells = 0
-    if groups == 1 and pattern_bits <= QUAD_BITS and size >= 1 << (QUAD * QUAD_BITS):
-        cells = 1 << (QUAD * pattern_bits)
-    return np.zeros((2, cells), np.int32)
-
-
-@compiled
-def _count_strip(
-    cell: Array, length: int, pattern_bits: int, joined: Array, quads: Array, histogram: Array
-) -> None:
-    if quads.shape[1] > 0:
-        tally_quads(cell, length, pattern_bits, joined, quads, histogram)
+def share(total: Array, overlap: Array, divisor: Array, is_mean: bool, scale: float) -> None:
+    """s Σ w_t τ_t / |T_i|^p, in place."""
+    factor = total.dtype.type(scale)
+    if is_mean:  # converting is faster than looking up
+        for i in range(len(total)):
+            total[i] = total[i] / total.dtype.type(overlap[i]) * factor
     else:
-        tally(cell, length, histogram)
+        for i in range(len(total)):
+            total[i] = total[i] / divisor[overlap[i]] * factor
 
 
 @compiled
-def count_block(
-    addresses: Array,
-    like: Array,
-    size: int,
-    shift: int,
-    values: Array,
-    bits: Array,
-    epsilon: float,
-    finite: float,
-    pattern_bits: int,
-    histograms: Array,
-) -> bool:
-    """Add one chunk to the histograms of active agents.
-
-    Args:
-        addresses: of base and agents, bit patterns ``[size]`` each, contiguous.
-        like: an array of their dtype.
-        size: elements of each.
-        shift: that makes floats of them.
-        values: scratch, float ``[1 + agents, strip]``; any strip that four divides.
-        bits: the same memory as unsigned integers.
-        epsilon: ε, of ``values``' dtype.
-        finite: the largest finite number of that dtype.
-        pattern_bits: agents per histogram.
-        histograms: int64 ``[groups, LANES, cells]``; see :mod:`mergekit_ram.kernels.torch_path`.
-
-    Returns:
-        Whether every difference is finite.
-    """
-    agents, groups, strip = len(addresses) - 1, histograms.shape[0], values.shape[1]
-    cell = np.empty(strip, np.int32)
-    worst = np.zeros(strip, bits.dtype)
-    quads, joined = _quads(groups, pattern_bits, size), np.empty(strip // QUAD, np.int32)
-    for start in range(0, size, strip):
-        length = min(strip, size - start)
-        load_strip(addresses, like, size, start, length, shift, bits, False)
-        base = row_of(addresses, 0, size, start, length, shift, values)
-        for group in range(groups):
-            _clear(cell, length)
-            for t in range(agents):
-                code = 1 << pattern_bits
-                if t // pattern_bits == group:
-                    code += 1 << (t % pattern_bits)
-                value = row_of(addresses, t + 1, size, start, length, shift, values)
-                _add_active_noting(value, base, length, epsilon, code, cell, worst)
-            _count_strip(cell, length, pattern_bits, joined, quads, histograms[group])
-    if quads.shape[1] > 0:
-        add_quads(quads, pattern_bits, histograms[0])
-    return bool(worst.max() <= pattern(finite))
+def means(divisor: Array) -> bool:
+    """Whether p is 1."""
+    return bool(np.all(divisor[1:] == np.arange(1, len(divisor))))
 
 
 @compiled
-def merge_block(
-    addresses: Array,
-    like: Array,
-    size: int,
-    shift: int,
-    values: Array,
-    bits: Array,
+def choose(base: Array, lone: Array, total: Array, overlap: Array, out: Array) -> None:
+    one, two = np.int32(1), np.int32(2)
+    for i in range(len(base)):
+        alone = select(overlap[i] == one, lone[i], base[i])
+        out[i] = select(overlap[i] >= two, total[i] + base[i], alone)
+
+
+@compiled
+def run(
+    block: Array,
     epsilon: float,
     factor: Array,
     weight: Array,
     divisor: Array,
-    is_mean: bool,
     scale: float,
-    largest: float,
-    pattern_bits: int,
-    histograms: Array,
-    out_shift: int,
     out: Array,
-) -> bool:
-    """Merge one chunk, and count it where there are histograms.
+    degree: Array,
+) -> None:
+    """Merge a block, and count it: see :func:`mergekit_ram.kernels.plain.run`."""
+    agents, kind = len(block) - 1, block.dtype
+    every, overlaps = np.empty((agents, STRIP), kind), np.empty(STRIP, np.int32)
+    lones, totals = np.empty(STRIP, kind), np.empty(STRIP, kind)
+    cells, is_mean = histograms(1, len(degree))[0], means(divisor)
+    for start in range(0, block.shape[1], STRIP):
+        stop = min(start + STRIP, block.shape[1])
+        base, overlap = block[0][start:stop], overlaps[: stop - start]
+        look(block, start, stop, epsilon, every, overlap)
+        count(every, overlap, cells)
+        if len(out) > 0:
+            lone, total = lones[: stop - start], totals[: stop - start]
+            lone[:] = -0.0
+            total[:] = 0
+            for t in range(agents):
+                delta = every[t][: stop - start]
+                if factor[t] == 1:
+                    add_whole(delta, block[t + 1][start:stop], lone)
+                else:
+                    add_scaled(delta, base, factor[t], lone)
+                add(delta, weight[t], total)
+            share(total, overlap, divisor, is_mean, scale)
+            choose(base, lone, total, overlap, out[start:stop])
+    add_degrees(cells, degree)
 
-    Args:
-        addresses, like, size, shift, values, bits, epsilon, pattern_bits, histograms:
-            as in :func:`count_block`.
-        factor: s λ_t w_t per agent, of ``values``' dtype, as all that follows.
-        weight: w_t per agent.
-        divisor: |T|^p by |T|.
-        is_mean: p is 1, so that the overlap count itself is the divisor.
-        scale: s.
-        largest: the largest number that needs no second look.
-        out_shift: that makes floats of the merged values.
-        out: bit patterns of the merged values, ``[size]``.
 
-    Returns:
-        Whether every input is finite and every merged value smaller than ``largest``.
-    """
-    agents, groups, strip = len(addresses) - 1, histograms.shape[0], values.shape[1]
-    overlap = np.empty(strip, np.int32)
-    cells = np.empty((groups, strip), np.int32)
-    shared = np.empty(strip, values.dtype)
-    lone = np.empty(strip, values.dtype)
-    lone_bits = lone.view(bits.dtype)
-    worst = np.zeros(strip, bits.dtype)
-    quads, joined = _quads(groups, pattern_bits, size), np.empty(strip // QUAD, np.int32)
-    for start in range(0, size, strip):
-        length = min(strip, size - start)
-        load_strip(addresses, like, size, start, length, shift, bits, False)
-        base = row_of(addresses, 0, size, start, length, shift, values)
-        _clear(overlap, length)
-        _clear(shared, length)
-        for group in range(groups):
-            _clear(cells[group], length)
-        _copy(base, lone, length)
+@compiled
+def keep(values: Array, overlap: Array, fewest: int, most: int) -> None:
+    """Set values to 0 where |T_i| lies elsewhere."""
+    low, high, nothing = np.int32(fewest), np.int32(most), values.dtype.type(0)
+    for i in range(len(values)):
+        values[i] = select((overlap[i] >= low) & (overlap[i] <= high), values[i], nothing)
+
+
+@summing
+def product(a: Array, b: Array) -> float:
+    """Σ a b, in float64."""
+    total = 0.0
+    for i in range(len(a)):
+        total += np.float64(a[i]) * np.float64(b[i])
+    return total
+
+
+@summing
+def square_where(a: Array, b: Array) -> float:
+    """Σ a² where b is not 0, in float64."""
+    total, nothing = 0.0, a.dtype.type(0)
+    for i in range(len(a)):
+        own = np.float64(select(b[i] != nothing, a[i], nothing))
+        total += own * own
+    return total
+
+
+@compiled
+def signs(a: Array, b: Array, is_same: int, is_other: int) -> int:
+    """Where neither is 0: ``is_same`` as often as they are on one side of it, and else
+    ``is_other``."""
+    found, nothing, none = np.int32(0), a.dtype.type(0), np.int32(0)
+    same, other = np.int32(is_same), np.int32(is_other)
+    for i in range(len(a)):
+        value = select((a[i] > nothing) == (b[i] > nothing), same, other)
+        has_both = (a[i] != nothing) & (b[i] != nothing)
+        found = np.int32(found + select(has_both, value, none))
+    return int(found)
+
+
+@compiled
+def observe(
+    block: Array,
+    epsilons: Array,
+    weight: Array,
+    divisor: Array,
+    scale: float,
+    degree: Array,
+    energies: Array,
+    pairs: Array,
+) -> None:
+    """Add a block's sums: see :func:`mergekit_ram.kernels.plain.observe`."""
+    agents, kind = len(block) - 1, block.dtype
+    every, overlaps = np.empty((agents, STRIP), kind), np.empty(STRIP, np.int32)
+    rows, raws, whole = np.empty((3, STRIP), kind), np.empty(STRIP, kind), kind.type(1)
+    cells, is_mean = histograms(len(epsilons), agents), means(divisor)
+    for start in range(0, block.shape[1], STRIP):
+        stop = min(start + STRIP, block.shape[1])
+        base, overlap, raw = block[0][start:stop], overlaps[: stop - start], raws[: stop - start]
+        for e in range(len(epsilons) - 1, -1, -1):  # the merge's own ε comes last
+            look(block, start, stop, epsilons[e], every, overlap)
+            count(every, overlap, cells[e])
+        rows[:] = 0
+        alone, shared, mean = rows[0][: len(raw)], rows[1][: len(raw)], rows[2][: len(raw)]
         for t in range(agents):
-            value = row_of(addresses, t + 1, size, start, length, shift, values)
-            w, f = weight[t], factor[t]
-            # NaN counts as active, so that it is found in the result.
-            _add_active(value, base, length, epsilon, 1, overlap)
-            if t // pattern_bits < groups:
-                code = 1 << (t % pattern_bits)
-                _add_active(value, base, length, epsilon, code, cells[t // pattern_bits])
-            if f == 1:
-                _take_whole(value, base, length, epsilon, w, lone, shared)
-            else:
-                _take_scaled(value, base, length, epsilon, w, f, lone, shared)
-        for group in range(groups):
-            _add_overlap(overlap, length, pattern_bits, cells[group])
-            _count_strip(cells[group], length, pattern_bits, joined, quads, histograms[group])
-        if is_mean:
-            _share_mean(shared, overlap, base, length, scale, lone)
-        else:
-            _share(shared, overlap, base, length, divisor, scale, lone)
-        _note_sizes(lone, length, worst)
-        store_strip(lone_bits, length, out_shift, out[start : start + length])
-    if quads.shape[1] > 0:
-        add_quads(quads, pattern_bits, histograms[0])
-    return bool(worst.max() < pattern(largest))
+            delta = every[t][: len(raw)]
+            add(delta, whole, alone)
+            add(delta, weight[t], shared)
+            subtract(block[t + 1][start:stop], base, -1.0, raw)
+            add(raw, whole, mean)
+        share(shared, overlap, divisor, is_mean, scale)
+        keep(alone, overlap, 1, 1)
+        keep(shared, overlap, 2, agents)
+        mean /= kind.type(agents)
+        for a in range(agents):
+            one = every[a][: len(raw)]
+            energies[0, a] += product(one, one)
+            for row in range(3):
+                energies[row + 1, a] += product(one, rows[row][: len(raw)])
+            for b in range(agents):
+                if a != b:
+                    two = every[b][: len(raw)]
+                    pairs[0, a, b] += signs(one, two, 1, 1)
+                    pairs[1, a, b] += product(one, two)
+                    pairs[2, a, b] += square_where(one, two)
+                    pairs[3, a, b] += signs(one, two, 1, -1)
+    for e in range(len(epsilons)):
+        add_degrees(cells[e], degree[e])
+
+
+@compiled
+def compare(block: Array, epsilon: float, outputs: Array, sums: Array) -> None:
+    """Add a block's sums: see :func:`mergekit_ram.kernels.plain.compare`."""
+    agents, kind = len(block) - 1, block.dtype
+    every, overlaps = np.empty((agents, STRIP), kind), np.empty(STRIP, np.int32)
+    steps, others = np.empty(STRIP, np.float64), np.empty(STRIP, kind)
+    for start in range(0, block.shape[1], STRIP):
+        stop = min(start + STRIP, block.shape[1])
+        base, overlap = block[0][start:stop], overlaps[: stop - start]
+        out, plain = outputs[0][start:stop], outputs[1][start:stop]
+        step, differs = steps[: stop - start], others[: stop - start]
+        look(block, start, stop, epsilon, every, overlap)
+        for i in range(len(step)):
+            step[i] = np.float64(out[i]) - np.float64(base[i])
+            differs[i] = np.float64(out[i] != plain[i])
+        keep(step, overlap, 1, 1)
+        keep(differs, overlap, 1, 1)
+        for t in range(agents):
+            delta = every[t][: stop - start]
+            sums[0, t] += product(delta, step)
+            sums[1, t] += signs(delta, differs, 1, 1)

@@ -1,41 +1,37 @@
-"""What one merge does to every parameter of a tensor."""
+"""The parameters of one merge, checked, and the numbers that its arithmetic takes from them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
+from mergekit_ram.kernels.blocks import KernelParameterError
 
-class KernelParameterError(ValueError):
-    """A number that no merge can be reckoned with.
 
-    ``name`` is the parameter's, ``problem`` says the value and what is wrong with it, and
-    ``agent`` is the index of the agent whose number it is, if it is one's.
-    """
+class Numbers(NamedTuple):
+    """What the arithmetic takes; every number is one of the dtype that is computed in."""
 
-    def __init__(self, name: str, problem: str, agent: int | None = None):
-        whose = "" if agent is None else f" of agent {agent}"
-        super().__init__(f"{name}{whose} {problem}")
-        self.name = name
-        self.problem = problem
-        self.agent = agent
+    epsilon: float
+    factor: torch.Tensor
+    """``[N]`` s λ_t w_t."""
+    weight: torch.Tensor
+    """``[N]`` w_t."""
+    divisor: torch.Tensor
+    """``[N + 1]`` |T|^p by |T|; an untouched parameter divides by one."""
+    scale: float
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The scalars of a merge, and how its numbers are rounded and walked through.
-
-    ``unique_factor[t]`` is s λ_t w_t; the rest is explained where
-    :func:`mergekit_ram.kernels.count_and_merge.merge` takes it.
-    """
+    """The parameters of a merge, as :func:`mergekit_ram.kernels.ram.merge` explains them."""
 
     epsilon: float
     rescale: tuple[float, ...]
     weight: tuple[float, ...]
-    unique_factor: tuple[float, ...]
     scale: float
     overlap_power: float
     dtype: torch.dtype | None = None
@@ -59,60 +55,52 @@ class Recipe:
         """A recipe of checked numbers.
 
         Raises:
-            KernelParameterError: a number is NaN, infinite or none at all, ε is negative, or
-                ``rescale`` or ``weight`` has not one number per agent.
+            KernelParameterError: a number is NaN, infinite or none at all, ε is negative,
+                ``rescale`` or ``weight`` has not one number per agent, or ``chunk_size`` is no
+                positive whole number.
         """
-        λs = _per_agent("rescale", rescale, agent_count)
-        weights = _per_agent("weight", weight, agent_count)
-        scale = _finite("scale", scale)
+        if chunk_size is not None and not (isinstance(chunk_size, int) and chunk_size >= 1):
+            problem = f"must be a whole number ≥ 1; got {chunk_size}"
+            raise KernelParameterError("chunk_size", problem)
         return cls(
-            epsilon=checked_epsilon(epsilon),
-            rescale=λs,
-            weight=weights,
-            unique_factor=tuple(scale * λ * w for λ, w in zip(λs, weights, strict=True)),
-            scale=scale,
-            overlap_power=_finite("overlap_power", overlap_power),
-            dtype=dtype,
-            out_dtype=out_dtype,
-            chunk_size=chunk_size,
+            checked_epsilon(epsilon),
+            _per_agent("rescale", rescale, agent_count),
+            _per_agent("weight", weight, agent_count),
+            _finite("scale", scale),
+            _finite("overlap_power", overlap_power),
+            dtype,
+            out_dtype,
+            chunk_size,
         )
 
-    def rounded_to(self, dtype: torch.dtype) -> Recipe:
-        """The same in numbers of the dtype that is reckoned in; ``overlap_power`` stays.
+    def numbers(self, dtype: torch.dtype, device: torch.device) -> Numbers:
+        """The numbers of a merge that is computed in that dtype, on that device.
 
-        A factor that rounds to 1 is 1 from here on, and its agent's lone values stay whole.
+        A factor that rounds to 1 is 1, and its agent's lone values stay whole.
 
         Raises:
             KernelParameterError: the dtype cannot hold a number, or a product or power of them.
         """
         scale = rounded_number("scale", self.scale, dtype)
-        for name in ("rescale", "weight"):
-            for agent, value in enumerate(getattr(self, name)):
-                rounded_number(name, value, dtype, agent)
-        divisors = self.divisors()[1:]
-        if not ((divisors > 0) & (divisors <= torch.finfo(dtype).max)).all():
+        for agent, λ in enumerate(self.rescale):
+            rounded_number("rescale", λ, dtype, agent)
+        weight = [rounded_number("weight", w, dtype, agent) for agent, w in enumerate(self.weight)]
+        # One by one: torch's powers of a vector differ in the last digit by their place in it.
+        divisor = [_power(max(1, n), self.overlap_power) for n in range(len(weight) + 1)]
+        if not all(0 < number <= torch.finfo(dtype).max for number in divisor[1:]):
             raise KernelParameterError(
                 "overlap_power",
                 f"is {self.overlap_power:g}, so that |T|^p is beyond {_plain(dtype)}",
             )
-        return replace(
-            self,
-            epsilon=rounded_number("epsilon", self.epsilon, dtype),
-            weight=tuple(rounded_number("weight", w, dtype) for w in self.weight),
-            unique_factor=tuple(
-                rounded_number("scale times rescale times weight", factor, dtype, agent)
-                for agent, factor in enumerate(self.unique_factor)
-            ),
-            scale=scale,
-        )
-
-    def divisors(self) -> torch.Tensor:
-        """|T|^p by |T|, float64; an untouched parameter divides by one."""
-        # One by one: torch's powers of a vector differ in the last digit by their place in it.
-        powers = [
-            _power(max(1, count), self.overlap_power) for count in range(len(self.weight) + 1)
+        factor = [
+            rounded_number("scale times rescale times weight", self.scale * λ * w, dtype, agent)
+            for agent, (λ, w) in enumerate(zip(self.rescale, self.weight, strict=True))
         ]
-        return torch.tensor(powers, dtype=torch.float64, device="cpu")
+        epsilon = rounded_number("epsilon", self.epsilon, dtype)
+        factors, weights, divisors = (
+            torch.tensor(row, dtype=dtype, device=device) for row in (factor, weight, divisor)
+        )
+        return Numbers(epsilon, factors, weights, divisors, scale)
 
 
 def checked_epsilon(epsilon: float) -> float:

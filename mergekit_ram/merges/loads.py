@@ -76,8 +76,6 @@ class PlannedOutput:
     loads: PlannedLoads
     notes: tuple[Note, ...] = ()
     """What there is to say about the models."""
-    rows: int | None = None
-    """Tokens of the embeddings, where the models are cut to the smallest vocabulary."""
 
     @property
     def size(self) -> int:

@@ -12,13 +12,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.merges.notes import some
 from mergekit_ram.models.checkpoints import ADAPTER_CONFIG
 
@@ -36,76 +33,54 @@ DIGEST_LENGTH = 16
 REMEDY = "Give the base that the adapter was trained on, or merge it yourself (merge_and_unload)."
 
 
-def merged_adapter(model: ModelReference, options: MergeOptions) -> str:
+def merged_adapter(model: ModelReference, base: str, adapter: str, options: MergeOptions) -> str:
     """The folder in the cache that holds a base with its adapter merged into it, by mergekit.
 
+    Args:
+        model: base and adapter, as the configuration names them.
+        base: folder of the base.
+        adapter: folder of the adapter.
+        options: of mergekit's commands.
+
     Raises:
-        InputError: there is no cache, no such dtype, or the adapter does not fit its base.
+        InputError: there is no cache, or the adapter does not fit its base.
     """
     if not options.lora_merge_cache:
         raise InputError(
             f"model {model}: an adapter is merged into its base before, and there is no place for "
             "that. Give one with --lora-merge-cache FOLDER."
         )
-    _check_adapter(model)
+    if not (Path(adapter) / ADAPTER_CONFIG).is_file():
+        is_model = (Path(adapter) / "config.json").is_file()
+        hint = "it looks like a whole model, which is given without a base and a +"
+        raise InputError(
+            f"model {model}: the folder {adapter} holds no adapter: it has no {ADAPTER_CONFIG}; "
+            f"{hint if is_model else 'after the + comes the folder of an adapter'}."
+        )
     cache = Path(options.lora_merge_cache)
-    name = _digest(model, options)
-    if name is not None and (cache / name).is_dir():
-        return str(cache / name)
+    with reading(model, "base or adapter", "Repair or re-download them."):
+        lines = [str(options.lora_merge_dtype), str(model.override_architecture)]
+        lines += [*_marks(Path(base)), *_marks(Path(adapter))]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGEST_LENGTH]
+    place = cache / f"{Path(base).name}_{digest}"
+    if place.is_dir():
+        return str(place)
     with reading(model, f"the cache {cache}", "Give another --lora-merge-cache."):
         cache.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(prefix=".merging-", dir=cache)
     with aside:
-        _merge(model, aside.name, options)
+        update = {"model": ModelPath(path=base), "lora": ModelPath(path=adapter)}
+        _merge(model, model.model_copy(update=update), aside.name, options)
         (made,) = Path(aside.name).iterdir()
-        # The files of a model of the hub are known only now.
-        place = cache / (name or _digest(model, options) or made.name)
-        with reading(model, f"the cache {cache}", "Give another --lora-merge-cache."):
-            # Another process may have put the same there.
-            if not place.is_dir():
-                made.rename(place)
+        # Another process may have put the same there.
+        if not place.is_dir():
+            made.rename(place)
     return str(place)
-
-
-def _check_adapter(model: ModelReference) -> None:
-    assert model.lora is not None
-    folder = Path(model.lora.path)
-    if folder.is_dir() and not (folder / ADAPTER_CONFIG).is_file():
-        is_model = (folder / "config.json").is_file()
-        raise InputError(
-            f"model {model}: the folder {folder} holds no adapter: it has no {ADAPTER_CONFIG}"
-            + ("; it looks like a whole model, which is given without a base and a +." * is_model)
-            + (". After the + comes the folder of an adapter." * (not is_model))
-        )
-
-
-def _digest(model: ModelReference, options: MergeOptions) -> str | None:
-    """A name for the merge of these files; None where some are not on this machine."""
-    parts = {"config.json": model.model, ADAPTER_CONFIG: model.lora}
-    folders = [_folder(part, file) for file, part in parts.items() if part is not None]
-    lines = [str(options.lora_merge_dtype), str(model.override_architecture)]
-    with reading(model, "base or adapter", "Repair or re-download them."):
-        for folder in folders:
-            if folder is None:
-                return None
-            lines += [str(folder), *_marks(folder)]
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    return f"{Path(model.model.path).name}_{digest[:DIGEST_LENGTH]}"
-
-
-def _folder(part: ModelPath, configuration: str) -> Path | None:
-    if Path(part.path).is_dir():
-        return Path(part.path).resolve()
-    try:
-        found = try_to_load_from_cache(part.path, configuration, revision=part.revision)
-    except HFValidationError:  # it is no name of the hub, which is said where it is opened
-        return None
-    # The file may be a link out of its folder, which is named by the commit.
-    return Path(found).parent.resolve() if isinstance(found, str) else None
 
 
 def _marks(folder: Path) -> Iterator[str]:
     """A line on each file of a model: a digest of its content, or size and time if it is large."""
+    yield str(folder.resolve())
     for file in sorted(folder.iterdir()):
         if file.suffix not in MODEL_FILES or not file.is_file():
             continue
@@ -116,12 +91,13 @@ def _marks(folder: Path) -> Iterator[str]:
             yield f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
-def _merge(model: ModelReference, aside: str, options: MergeOptions) -> None:
-    assert model.lora is not None
-    what = f"the adapter {model.lora.path}"
+def _merge(
+    model: ModelReference, folders: ModelReference, aside: str, options: MergeOptions
+) -> None:
+    what = f"the adapter {model.lora}"
     with warnings.catch_warnings(record=True) as caught, reading(model, what, REMEDY):
         warnings.simplefilter("always")
-        model.merged(
+        folders.merged(
             cache_dir=aside,
             trust_remote_code=options.trust_remote_code,
             lora_merge_dtype=options.lora_merge_dtype,
@@ -130,7 +106,7 @@ def _merge(model: ModelReference, aside: str, options: MergeOptions) -> None:
         if MISSING_KEYS in str(warning.message):
             keys = str(warning.message).split(":", 1)[-1].strip(" .")
             raise InputError(
-                f"model {model}: the adapter {model.lora.path} does not fit: it has no weights "
-                f"for {some(keys.strip('[]').split(', '))}. {REMEDY}"
+                f"model {model}: {what} does not fit: it has no weights for "
+                f"{some(keys.strip('[]').split(', '))}. {REMEDY}"
             )
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

@@ -18,8 +18,7 @@ from mergekit.architecture import ModelArchitecture, WeightInfo
 from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import working
+from mergekit_ram.errors import InputError, working
 from mergekit_ram.models.checkpoints import Checkpoint
 from mergekit_ram.models.layers import architecture_of
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY, Naming, check_names, match, unwrapped
@@ -90,47 +89,50 @@ class _StoredModels:
         self._base = base
         self._checkpoints = checkpoints
         self._layout = layout
-        self._names = {m: [*found.headers, *found.promised] for m, found in checkpoints.items()}
         self._places: dict[str, Place] = {}
-        for names in self._names.values():
+        self._keys: dict[str, str] = {}
+        self._names: dict[ModelReference, list[str]] = {}
+        for model, checkpoint in checkpoints.items():
+            names = [*checkpoint.headers, *checkpoint.promised]
             self._look_up({variant for name in names for variant, _ in unwrapped(name)})
+            self._names[model] = [name for name in names if self._is_part(name)]
 
     def by_definition(self, definition: ModelArchitecture, planned: set[str]) -> NamedModels:
         """mergekit's definition, whatever it leaves out."""
         self._look_up(planned)
-        base = self._match(self._base, planned)
-        namings = {model: self._match(model, planned | base.stored.keys()) for model in self._names}
+        base = self._match(planned, [self._base])[self._base]
+        namings = self._match(planned | base.stored.keys(), self._names)
         return self._checked(definition, namings | {self._base: base}, {*planned, *base.stored})
 
     def by_base(self, config: Any) -> NamedModels:
         """The architecture of the tensors that the base stores."""
         base = match(self._names[self._base], self._loaded_names(), self._keys)
         here = self._checkpoints[self._base].headers
-        kept = {n for n, old in base.stored.items() if old in here and self._is_kept(n)}
-        self._check_base(base, kept)
-        others = {m: self._match(m, kept) for m in self._names if m != self._base}
+        held = {name for name, old in base.stored.items() if old in here}
+        self._check_base(base, held)
+        others = self._match(held, [model for model in self._names if model != self._base])
         stored = {name for naming in others.values() for name in naming.stored}
-        planned = self._repacked(kept | self._heads(stored), stored)
+        planned = self._repacked(held | self._heads(stored), stored)
         weights = [self._weight(name, planned) for name in planned]
         architecture = architecture_of(weights, config, config.architectures[0])
         return self._checked(architecture, {self._base: base, **others}, planned)
 
     def _look_up(self, names: set[str]) -> None:
         if self._layout is not None:
-            self._places |= self._layout.places(names - self._places.keys())
-
-    @property
-    def _keys(self) -> dict[str, str]:
-        return {name: place.key for name, place in self._places.items()}
+            found = self._layout.places(names - self._places.keys())
+            self._places |= found
+            self._keys |= {name: place.key for name, place in found.items()}
 
     def _place(self, name: str) -> Place:
         return self._places.get(name) or Place(name, frozenset({name}))
 
-    def _is_kept(self, name: str) -> bool:
-        """Whether a tensor is part of the model, and not passed over by transformers."""
-        if self._layout is None or self._place(name).targets:
-            return True
-        return not self._layout.is_ignored(name)
+    def _is_part(self, name: str) -> bool:
+        """Whether a stored tensor is part of the model, and not passed over by transformers."""
+        layout = self._layout
+        return layout is None or any(
+            self._places[variant].targets or not layout.is_ignored(variant)
+            for variant, _ in unwrapped(name)
+        )
 
     def _loaded_names(self) -> set[str]:
         """The base's names without wrappers, as far as it is known what they would load."""
@@ -141,17 +143,18 @@ class _StoredModels:
         is_wrapped = all(len(own) > 1 for own in variants)
         return {own[-1] for own in variants} if is_wrapped else {*names}
 
-    def _match(self, model: ModelReference, planned: set[str]) -> Naming:
-        """A model's names, after the plan or else after transformers."""
-        keys = self._keys
-        known = self._layout.keys if self._layout else frozenset()
-        return match(
-            self._names[model], planned | (known - {keys.get(n, n) for n in planned}), keys
-        )
+    def _match(
+        self, planned: set[str], models: Iterable[ModelReference]
+    ) -> dict[ModelReference, Naming]:
+        """The models' names after the plan; those of what it lacks after transformers."""
+        wanted = set(planned)
+        if self._layout is not None:
+            wanted |= self._layout.keys - {self._keys.get(name, name) for name in planned}
+        return {model: match(self._names[model], wanted, self._keys) for model in models}
 
-    def _check_base(self, naming: Naming, kept: set[str]) -> None:
+    def _check_base(self, naming: Naming, held: set[str]) -> None:
         """A tensor that an index lists and no file holds is missed where it is needed."""
-        missing = self._layout.missing(map(self._place, kept)) if self._layout else set()
+        missing = self._layout.missing(map(self._place, held)) if self._layout else set()
         promised = self._checkpoints[self._base].promised
         for name, old in naming.stored.items():
             if old in promised and (not self._layout or self._place(name).targets & missing):
@@ -184,7 +187,7 @@ class _StoredModels:
             return WeightInfo(name=name, optional=True)
         place = self._place(name)
         source = self._layout.tied.get(place.key)
-        tied = [n for n in sorted(planned) if source and self._place(n).key == source]
+        tied = sorted(n for n in planned if self._place(n).key == source) if source else []
         return WeightInfo(
             name=name,
             optional=bool(source) or self._layout.required.isdisjoint(place.targets),
@@ -198,16 +201,12 @@ class _StoredModels:
         namings: Mapping[ModelReference, Naming],
         planned: set[str],
     ) -> NamedModels:
-        """Leave out what transformers passes over, and refuse models of other names."""
-        kept = {}
-        for model, found in namings.items():
-            stored = {n: o for n, o in found.stored.items() if n in planned or self._is_kept(n)}
-            kept[model] = Naming(stored, found.wrappers)
+        for model, naming in namings.items():
             headers = self._checkpoints[model].headers
             floating = [
                 name
-                for name, old in stored.items()
+                for name, old in naming.stored.items()
                 if old in headers and headers[old].dtype.is_floating_point
             ]
             check_names(model, floating, planned)
-        return NamedModels(architecture, kept)
+        return NamedModels(architecture, namings)

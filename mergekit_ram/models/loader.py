@@ -9,8 +9,7 @@ import torch
 from mergekit.io import LazyTensorLoader, ShardedTensorIndex
 from mergekit.io.loader import TensorLoader
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.models.checkpoints import Checkpoint, TensorHeader, read_shard, shard_path
 
 

@@ -53,9 +53,8 @@ def unwrapped(name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield name, ()
     taken: tuple[str, ...] = ()
     for wrapper in WRAPPERS_ANYWHERE:
-        inside = re.sub(rf"(^|\.){re.escape(wrapper)}", r"\1", name)
-        if inside != name:
-            name, taken = inside, (*taken, wrapper)
+        if f".{wrapper}" in f".{name}":
+            name, taken = f".{name}".replace(f".{wrapper}", ".")[1:], (*taken, wrapper)
             yield name, taken
     while any(name.startswith(wrapper) for wrapper in WRAPPERS_IN_FRONT):
         wrapper = next(w for w in WRAPPERS_IN_FRONT if name.startswith(w))

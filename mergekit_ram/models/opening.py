@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import huggingface_hub
-from mergekit.common import ModelReference
+from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.models.adapters import merged_adapter
 from mergekit_ram.models.checkpoints import Checkpoint, open_checkpoint, shard_path
-
-LOG = logging.getLogger("mergekit_ram")
 
 NAMES = "A local folder is written as ./folder, a model of the hub as owner/name"
 FOLDER_REMEDY = "Repair or re-download this checkpoint; code of its own needs --trust-remote-code."
@@ -96,42 +92,34 @@ def _read_config(model: ModelReference, options: MergeOptions) -> Any:
 
 
 def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
-    merged = model.lora is not None
-    folder = merged_adapter(model, options) if merged else _local_folder(model, options)
+    folder = _local_folder(model.model, model, options)
+    if model.lora is not None:
+        adapter = _local_folder(model.lora, model, options)
+        folder = merged_adapter(model, folder, adapter, options)
     return open_checkpoint(folder, str(model))
 
 
-def _local_folder(model: ModelReference, options: MergeOptions) -> str:
-    """Where a model lies on this machine, downloaded if need be."""
-    path = model.model.path
-    if _is_folder(model):
+def _local_folder(part: ModelPath, model: ModelReference, options: MergeOptions) -> str:
+    """Where a model or an adapter lies on this machine, downloaded if need be."""
+    path, cache = part.path, options.transformers_cache
+    if Path(path).is_dir():
         return path
     try:
         with reading(model, f"the model {path} of the hub", HUB_REMEDY):
-            folder: str = model.local_path(cache_dir=options.transformers_cache, ignore_lora=True)
+            folder: str = ModelReference(model=part).local_path(cache_dir=cache)
     except InputError as error:
-        cached = _earlier_download(model, options)
-        if cached is None:
-            raise
+        try:
+            cached = huggingface_hub.snapshot_download(
+                path, revision=part.revision, cache_dir=cache, local_files_only=True
+            )
+        except Exception:  # whatever it is, there is no folder to name
+            raise error from None
         raise InputError(
             f"model {model}: the hub cannot be asked for {path}, and mergekit asks it for every "
             f"model that is given by name. It is in the cache: give that folder, {cached}, as "
             "the model."
         ) from error
     return folder
-
-
-def _earlier_download(model: ModelReference, options: MergeOptions) -> str | None:
-    try:
-        return huggingface_hub.snapshot_download(
-            model.model.path,
-            revision=model.model.revision,
-            cache_dir=options.transformers_cache,
-            local_files_only=True,
-        )
-    except Exception:  # whatever it is, there is no folder to name
-        LOG.info("no download of %s is in the cache", model, exc_info=True)
-        return None
 
 
 def _is_folder(model: ModelReference) -> bool:

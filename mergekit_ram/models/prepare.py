@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 from mergekit.architecture import (
-    ConfiguredModuleArchitecture,
+    ConfiguredModelArchitecture,
     ModelArchitecture,
     WeightInfo,
     arch_info_for_config,
@@ -19,8 +19,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.boundary import reading
+from mergekit_ram.errors import InputError, reading
 from mergekit_ram.merges.notes import Note, tell
 from mergekit_ram.models.architecture import all_names, name_models, weights_of
 from mergekit_ram.models.checkpoints import Checkpoint
@@ -71,15 +70,12 @@ class Prepared:
 
     def known_names(self) -> set[str]:
         """Names of all weights in the modules that the merge makes, in its slices or not."""
-        modules = [self.architecture.modules[name] for name in self.config.modules or {}]
-        whole = (
-            ConfiguredModuleArchitecture(
-                info=module.architecture, config=config, weight_prefix=module.weight_prefix
-            )
-            for module in modules
-            for config in self.configs
-        )
-        return {name for part in whole for name in all_names(part.all_weights())}
+        names: set[str] = set()
+        for config in self.configs:
+            whole = ConfiguredModelArchitecture(info=self.architecture, config=config)
+            for module in self.config.modules or {}:
+                names |= all_names(whole.get_module(module).all_weights())
+        return names
 
 
 _latest: list[Prepared] = []

@@ -18,11 +18,10 @@ from mergekit.architecture.auto import infer_vocabulary_axes
 from mergekit.common import ModelReference, get_auto_cls
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from transformers import conversion_mapping, core_model_loading
-from transformers.initialization import no_init_weights
 
 from mergekit_ram.directions import NO_MATRICES
 from mergekit_ram.errors import one_line
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.matrices import Layout
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -186,7 +185,9 @@ def sides_of_model(model: ModelReference | None) -> Sides:
 def _build(config: Any, trust_remote_code: bool) -> Any:
     (name,) = config.architectures
     own = getattr(transformers, name, None)
-    with torch.device("meta"), no_init_weights(), torch.random.fork_rng(devices=[]):
+    # Not within transformers' no_init_weights, which is a switch of the whole process: two threads
+    # that merge at once would leave it on.
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):
         if own is not None and not getattr(config, "auto_map", None):
             model = own(config)
         else:

@@ -1,13 +1,63 @@
-"""Checks of the folder that a merge is written to."""
+"""The folder that a merge is written to: checked, locked, and cleared of an earlier model."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import logging
+import math
 import os
 import shutil
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.record.schema import RECORD_NAME
+
+LOG = logging.getLogger("mergekit_ram")
+
+LOCK_NAME = ".mergekit_ram.lock"
+
+TOLD_AFTER = 2.0
+"""Seconds of waiting for a lock without a word."""
+
+LOOK_EVERY = 0.1
+"""Seconds between two tries to take a lock."""
+
+MARKS = ("config.json", "adapter_config.json")
+"""The files that make a folder a model or an adapter."""
+
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+SHARD_ENDINGS = (".safetensors", ".bin", ".pt", ".pth")
+TEMPLATES = "additional_chat_templates"
+
+WEIGHTS = f"""
+{" ".join(INDEXES)}
+model.safetensors model-*.safetensors model.*.safetensors
+consolidated*.safetensors consolidated*.pth
+pytorch_model.bin pytorch_model-*.bin pytorch_model.*.bin tf_model*.h5 flax_model*.msgpack
+adapter_model*.safetensors adapter_model*.bin
+"""
+TOKENIZER = f"""
+tokenizer*.json tokenizer.model* special_tokens_map.json added_tokens.json
+chat_template*.json chat_template*.jinja {TEMPLATES}/*.jinja
+vocab.json vocab.txt merges.txt bpe.codes tekken.json *.tiktoken *.spm
+spiece.model spm.model spm_char.model sentencepiece.model sentencepiece.bpe.model
+"""
+SETTINGS = f"""
+{RECORD_NAME} generation_config.json hf_quant_config.json quant_config.json quantize_config.json
+preprocessor_config.json processor_config.json video_preprocessor_config.json
+audio_tokenizer_config.json
+"""
+LOADED = (*MARKS, *f"{WEIGHTS} {SETTINGS} {TOKENIZER}".split())
+"""What transformers, PEFT and inference servers load from a folder, in the order of removal."""
+
+
+class FolderInUse(InputError):
+    """Another merge writes to a folder."""
 
 
 def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
@@ -27,9 +77,7 @@ def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
             f"output folder {folder}: it is also the folder of a model that is merged, and would "
             "be overwritten while it is read. Choose another one."
         )
-    parent = target
-    while not parent.exists():
-        parent = parent.parent
+    parent = next(path for path in (target, *target.parents) if path.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise InputError(
             f"output folder {folder}: {parent} is not a folder that can be written to. "
@@ -42,3 +90,122 @@ def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
             f"{free / 1e6:,.1f} MB are free. Make room, choose another folder, or a narrower "
             "`out_dtype:`."
         )
+
+
+def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> ExitStack:
+    """Take the right to write to a folder, among all processes and threads; make it if needed.
+
+    The lock is a file in the folder. The operating system releases that of a killed process.
+
+    Args:
+        folder: to write to.
+        shared: others may share it, each with files of its own.
+        waits: wait until it is free, and say so.
+
+    Returns:
+        Closing it releases the folder, and removes it again where it is empty and was made here.
+
+    Raises:
+        FolderInUse: another merge is writing to it.
+        InputError: it cannot be written to.
+    """
+    told_at = time.monotonic() + TOLD_AFTER
+    while True:
+        try:
+            return _lock_now(folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except FolderInUse:
+            if not waits:
+                raise
+        if time.monotonic() > told_at:
+            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            told_at = math.inf
+        time.sleep(LOOK_EVERY)
+
+
+def _lock_now(folder: str, kind: int) -> ExitStack:
+    target, held = Path(folder).resolve(), ExitStack()
+    path = target / LOCK_NAME
+    made = [parent for parent in (target, *target.parents) if not parent.exists()]
+    for empty in reversed(made):
+        held.callback(_try, empty.rmdir)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        file = held.enter_context(path.open("ab"))
+    except OSError as error:
+        held.close()
+        if isinstance(error, FileNotFoundError) and not target.exists():
+            return _lock_now(folder, kind)  # its last user has just removed it
+        raise InputError(
+            f"output folder {folder}: it cannot be written to: {error}. Choose another one."
+        ) from None
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise FolderInUse(
+            f"output folder {folder}: another merge is writing to it. Wait until it is done, or "
+            "choose another folder."
+        ) from None
+    except OSError as error:
+        LOG.warning(
+            "output folder %s cannot be locked (%s): see to it that no other merge writes to it",
+            folder,
+            error,
+        )
+        _try(path.unlink)
+        return held
+    if not os.fstat(file.fileno()).st_nlink:
+        held.close()  # its last user has just removed the file
+        return _lock_now(folder, kind)
+    os.utime(path)  # files that are older were there before this merge
+    held.callback(_remove_lock, path, file)
+    return held
+
+
+def _remove_lock(path: Path, file: BinaryIO) -> None:
+    """Remove the file of a lock, unless others share it."""
+    with suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:
+            path.unlink()
+
+
+def _try(remove: Callable[[], None]) -> None:
+    with suppress(OSError):
+        remove()
+
+
+def remove_earlier_model(folder: Path) -> None:
+    """Remove what transformers, PEFT and others would load from a folder; the rest stays.
+
+    The files that make it a model go first, so that it is none whenever this is interrupted.
+    """
+    found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
+    old = [*dict.fromkeys(filter(_is_file, [*found, *indexed_files(folder)]))]
+    if old:
+        LOG.warning(
+            "output folder %s: replacing the model in it (%s)",
+            folder,
+            ", ".join(str(file.relative_to(folder)) for file in old),
+        )
+    for file in old:
+        file.unlink()
+    _try((folder / TEMPLATES).rmdir)
+
+
+def indexed_files(folder: Path) -> Iterator[Path]:
+    """Shards of any name, as far as they lie in the folder itself."""
+    for index in INDEXES:
+        try:
+            shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
+            names = sorted(set(shards.values()))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+        for name in names:
+            # An index may name anything: nothing else is removed, and nothing elsewhere.
+            if isinstance(name, str) and name == Path(name).name and name.endswith(SHARD_ENDINGS):
+                yield folder / name
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()

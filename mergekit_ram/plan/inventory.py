@@ -8,7 +8,7 @@ is found here, before the long passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,9 @@ class Holding:
         floating = {n for n, header in self.headers.items() if header.dtype.is_floating_point}
         return sorted(floating - self.used)
 
-    def listed(self, names: Sequence[str]) -> str:
-        """Some tensors and the number of their parameters, in words."""
-        numel = sum(self.headers[name].numel for name in names)
-        return f"{len(names)} tensors ({numel:,} parameters)"
+    def parameters(self, names: Sequence[str]) -> str:
+        """The number of parameters of some tensors, in words."""
+        return f"{sum(self.headers[name].numel for name in names):,} parameters"
 
 
 class Inventory:
@@ -123,41 +122,37 @@ class Inventory:
             model.lacked[weight] = None
         return header
 
-    def output(self, notes: Sequence[Note]) -> PlannedOutput:
-        """What the plan reads and writes."""
-        dtypes = sorted(str(dtype).split(".")[-1] for dtype in self.dtypes)
-        return PlannedOutput(self.sizes, tuple(dtypes), self.loads, tuple(notes), self.rows)
-
 
 def check_plan(
-    merges: Sequence[ExecuteMergeMethodTask], prepared: Prepared, out_config: Any
+    merges: Sequence[ExecuteMergeMethodTask],
+    prepared: Prepared | None = None,
+    out_config: Any = None,
 ) -> PlannedOutput:
     """What a plan will read and write, with everything that there is to say about its models.
 
     Args:
         merges: of the plan.
-        prepared: its models.
+        prepared: its models; None for raw checkpoints, which have no configuration.
         out_config: the output's configuration, which is made to fit the weights.
 
     Raises:
         InputError: the models do not fit together, or the output would not be the whole base.
     """
-    inventory, notes = _checked(merges, prepared.known_names())
-    if inventory.rows is not None:
-        key = prepared.architecture.vocab_size_config_key
-        assert key is not None
+    inventory = Inventory()
+    for merge in merges:
+        inventory.add(merge)
+    known = prepared.known_names() if prepared else None
+    notes = [*inventory.rounding.notes(), *_coverage(merges, inventory.models, known)]
+    tell(notes)
+    if prepared and inventory.rows is not None:
+        key = str(prepared.architecture.vocab_size_config_key)
         set_config_value(out_config, key, inventory.rows)
-    return inventory.output([*prepared.notes, *notes])
-
-
-def check_raw_plan(merges: Sequence[ExecuteMergeMethodTask]) -> PlannedOutput:
-    """The same of raw checkpoints, which have no configuration.
-
-    Raises:
-        InputError: the checkpoints do not fit together.
-    """
-    inventory, notes = _checked(merges, None)
-    return inventory.output(notes)
+    return PlannedOutput(
+        sizes=inventory.sizes,
+        dtypes=tuple(sorted(str(dtype).split(".")[-1] for dtype in inventory.dtypes)),
+        loads=inventory.loads,
+        notes=(*(prepared.notes if prepared else ()), *notes),
+    )
 
 
 def listed(saves: Any) -> Any:
@@ -174,39 +169,24 @@ def listed(saves: Any) -> Any:
     return saves
 
 
-def _checked(
-    merges: Sequence[ExecuteMergeMethodTask], known: set[str] | None
-) -> tuple[Inventory, list[Note]]:
-    inventory = Inventory()
-    for merge in merges:
-        inventory.add(merge)
-    notes = [*inventory.rounding.notes(), *_coverage(merges, inventory.models, known)]
-    tell(notes)
-    return inventory, notes
-
-
 def _converted(load: Load, model: Holding) -> TensorHeader | None:
     """A tensor that mergekit assembles from others, such as packed experts."""
     assert load.reference is not None
     config = load.reference.config(trust_remote_code=LoaderCache().trust_remote_code)
+    asked: set[str] = set()
+
+    def give(name: str) -> torch.Tensor:
+        asked.add(name)
+        return model.headers[name].as_meta()
+
+    sources = {name: functools.partial(give, name) for name in model.headers}
     for name in load.names:
-        asked: set[str] = set()
-        sources = {n: _asking(n, header, asked) for n, header in model.headers.items()}
+        asked.clear()
         tensor = convert_checkpoint_tensors(config.model_type, sources, name)
         if tensor is not None:
             model.used |= asked
             return TensorHeader(tuple(tensor.shape), tensor.dtype)
     return None
-
-
-def _asking(name: str, header: TensorHeader, asked: set[str]) -> Callable[[], torch.Tensor]:
-    """Gives a tensor without data, and remembers that it was asked for."""
-
-    def tensor() -> torch.Tensor:
-        asked.add(name)
-        return header.as_meta()
-
-    return tensor
 
 
 def _check_presence(name: str, loads: Sequence[Load], present: Headers) -> None:
@@ -280,20 +260,20 @@ def _coverage(
     left_out = set(known or ())
     for base in bases:
         lost = [name for name in models[base].unused() if name not in left_out]
-        if lost and known is not None:
+        if not lost:
+            continue
+        what = f"model {base}: {len(lost)} tensors ({models[base].parameters(lost)})"
+        if known is not None:
             raise InputError(
-                f"model {base}: {models[base].listed(lost)} would be missing from the output, "
-                f"since no module or slice of the configuration holds them: {some(lost)}. List the "
-                "models under `models:`, where every tensor of the base is merged."
+                f"{what} would be missing from the output, since no module or slice of the "
+                f"configuration holds them: {some(lost)}. List the models under `models:`, where "
+                "every tensor of the base is merged."
             )
-        if lost:
-            left_out |= set(lost)
-            yield Note(
-                "base-only",
-                f"model {base}: {models[base].listed(lost)} are not in the output, since mergekit "
-                f"does not list them for this merge: {some(lost)}",
-            )
+        left_out |= set(lost)
+        text = "are not in the output, since mergekit does not list them for this merge"
+        yield Note("base-only", f"{what} {text}: {some(lost)}")
     parts = {agent: models[agent] for agent in agents if agent in models and agent not in bases}
+    extra: dict[tuple[str, ...], list[str]] = {}
     for agent, part in parts.items():
         if not any(part.headers[name].dtype.is_floating_point for name in part.used):
             raise InputError(
@@ -301,29 +281,19 @@ def _coverage(
                 f"{some(sorted(part.headers)) or 'nothing'}. Leave it out, or give its tensors the "
                 "names of the base's."
             )
-    yield from _on_extra_tensors(parts, left_out)
-    for agent, part in parts.items():
+        names = tuple(name for name in part.unused() if name not in left_out)
+        extra.setdefault(names, []).append(agent)
         if part.lacked:
             yield Note(
                 "agent-lacks-tensors",
                 f"model {agent}: it lacks {len(part.lacked)} tensors of the base, where it counts "
                 f"as unchanged: {some([*part.lacked])}",
             )
-
-
-def _on_extra_tensors(parts: Mapping[str, Holding], known: set[str]) -> Iterator[Note]:
-    by_names: dict[tuple[str, ...], list[str]] = {}
-    for model, part in parts.items():
-        extra = tuple(name for name in part.unused() if name not in known)
-        if extra:
-            by_names.setdefault(extra, []).append(model)
-    texts = []
-    for names, holders in by_names.items():
-        numel = sum(parts[holders[0]].headers[name].numel for name in names)
-        texts.append(f"{', '.join(holders)}: {some(names)} ({numel:,} parameters)")
-    if texts:
-        yield Note(
-            "agents-only",
-            "tensors that the base does not have take no part and are not in the output: "
-            + "; ".join(texts),
-        )
+    held = [
+        f"{', '.join(holders)}: {some(names)} ({parts[holders[0]].parameters(names)})"
+        for names, holders in extra.items()
+        if names
+    ]
+    if held:
+        text = "tensors that the base does not have take no part and are not in the output"
+        yield Note("agents-only", f"{text}: {'; '.join(held)}")

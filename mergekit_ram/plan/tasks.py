@@ -20,7 +20,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from pydantic import PrivateAttr
 
 from mergekit_ram.directions import laid_out
-from mergekit_ram.kernels.updates import Layout
+from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.merges.groups import (
     Tokenizers,
     agents_of,

@@ -1,29 +1,26 @@
-"""The plan's writing tasks, so that what is in the output folder is the whole merge or no model.
+"""The plan's writing tasks, so that the output folder holds the whole merge or no model.
 
-A full disk ends in one line and not in a traceback, an earlier merge is out of the way before the
-first new weight is written, and inputs that change meanwhile make no model.
+A full disk is an error of one line, an earlier model is removed before the first new weight is
+written, and a merge whose inputs change meanwhile writes no configuration.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from mergekit.graph import Task
 from mergekit.io.tasks import FinalizeModel, SaveTensor, TensorWriterTask
 from mergekit.io.tensor_writer import TensorWriter
 from pydantic import PrivateAttr
 from safetensors import SafetensorError
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import remove_earlier_model
-from mergekit_ram.plan.lock import FolderLock
+from mergekit_ram.plan.folder import remove_earlier_model
 from mergekit_ram.record.merge import MergeRecorder
 
 
@@ -31,15 +28,14 @@ class MergedTensorWriter(TensorWriterTask):  # type: ignore[misc]  # frozen, as 
     """mergekit's writer, in a folder without the files of an earlier model.
 
     mergekit writes ``config.json`` and the tokenizer last. Left from an earlier merge, they would
-    make a model of whatever there is when this one is interrupted.
+    make a model of the weights that an interrupted merge leaves.
     """
 
-    _recorder: MergeRecorder | None = PrivateAttr(default=None)
+    _recorder: MergeRecorder = PrivateAttr()
 
     def execute(self, **_: Any) -> TensorWriter:
-        if self._recorder is not None:
-            # A file that was replaced while it was counted costs nobody the earlier model.
-            self._recorder.inputs.check_unchanged()
+        # First, so that a file that was replaced while it was counted costs no earlier model.
+        self._recorder.inputs.check_unchanged()
         _show_bus_errors()
         with writing_to(self.out_path):
             remove_earlier_model(Path(self.out_path))
@@ -47,7 +43,7 @@ class MergedTensorWriter(TensorWriterTask):  # type: ignore[misc]  # frozen, as 
 
 
 class SaveMergedTensor(SaveTensor):  # type: ignore[misc]  # frozen, as its base is
-    """mergekit's saving of one tensor; what goes wrong with the disk is said in one line."""
+    """mergekit's saving of one tensor; an error of the disk is raised as one line."""
 
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, tensor: torch.Tensor | None
@@ -57,95 +53,63 @@ class SaveMergedTensor(SaveTensor):  # type: ignore[misc]  # frozen, as its base
 
 
 class FinalizeMergedModel(FinalizeModel):  # type: ignore[misc]  # frozen, as its base is
-    """mergekit's last writing, where errors of asynchronous writes surface too."""
+    """mergekit's last writing task, where errors of asynchronous writes surface too."""
 
-    _recorder: MergeRecorder | None = PrivateAttr(default=None)
-    _lock: FolderLock | None = PrivateAttr(default=None)
-    _writes_all: bool = PrivateAttr(default=False)
+    _recorder: MergeRecorder = PrivateAttr()
+    _release: Callable[[], None] | None = PrivateAttr(default=None)
 
     @property
     def recorder(self) -> MergeRecorder:
-        """Of the plan that this task ends."""
-        assert self._recorder is not None, "set when the plan's writing is guarded"
+        """The recorder of the plan that this task ends."""
         return self._recorder
 
     def execute(  # type: ignore[override]
         self, writer: TensorWriter, **arguments: Any
     ) -> None:
-        if self._recorder is not None:
-            self._recorder.inputs.check_unchanged()
+        self._recorder.inputs.check_unchanged()
         with writing_to(self.writer_task.out_path):
             super().execute(writer=writer, **arguments)
-            if self._recorder is not None:
-                self._recorder.write(self.writer_task.out_path)
-        if self._lock is not None and self._writes_all:
-            self._lock.release()
+            self._recorder.write(self.writer_task.out_path)
+        if self._release is not None:
+            self._release()
 
 
 def guard_writing(
-    tasks: Sequence[Task[Any]],
-    recorder: MergeRecorder,
-    lock: FolderLock | None,
-    *,
-    writes_all: bool = False,
-) -> list[Task[Any]]:
+    finalize: FinalizeModel, recorder: MergeRecorder, release: Callable[[], None] | None = None
+) -> FinalizeMergedModel:
     """Exchange a plan's writing tasks for those above.
 
     Args:
-        tasks: of a plan; those that do not write stay.
-        recorder: of the plan; its record is written by the last one.
-        lock: on the folder, kept as long as the tasks are; none where others look after it.
-        writes_all: nothing is written when the last task is done, so that it releases the lock.
+        finalize: the plan's last task, which depends on all that save tensors.
+        recorder: of the plan.
+        release: called when the last task is done.
     """
-    guard = _Guard(recorder, lock, writes_all)
-    # By identity: a task's hash covers all that is below it.
-    guarded: dict[int, Task[Any]] = {}
-    for task in tasks:
-        if isinstance(task, SaveTensor):
-            guarded[id(task)] = SaveMergedTensor(
-                **{**dict(task), "writer_task": guard.writer(task.writer_task)}
-            )
-        elif isinstance(task, FinalizeModel):
-            guarded[id(task)] = guard.last(task, guarded)
-    return [guarded.get(id(task), task) for task in tasks]
-
-
-@dataclass(frozen=True)
-class _Guard:
-    recorder: MergeRecorder
-    lock: FolderLock | None
-    writes_all: bool
-    _writers: dict[TensorWriterTask, MergedTensorWriter] = field(default_factory=dict)
-
-    def writer(self, task: TensorWriterTask) -> MergedTensorWriter:
-        """The same one for the same task."""
-        if task not in self._writers:
-            self._writers[task] = MergedTensorWriter(**dict(task))
-            self._writers[task]._recorder = self.recorder
-        return self._writers[task]
-
-    def last(self, task: FinalizeModel, guarded: dict[int, Task[Any]]) -> FinalizeMergedModel:
-        last = FinalizeMergedModel(
-            tensor_save_tasks=tuple(guarded.get(id(save), save) for save in task.tensor_save_tasks),
-            writer_task=self.writer(task.writer_task),
-        )
-        last._recorder = self.recorder
-        last._lock = self.lock
-        last._writes_all = self.writes_all
-        return last
+    writer = MergedTensorWriter(**dict(finalize.writer_task))
+    saves = (
+        SaveMergedTensor(**{**dict(save), "writer_task": writer})
+        for save in finalize.tensor_save_tasks
+    )
+    last = FinalizeMergedModel(tensor_save_tasks=tuple(saves), writer_task=writer)
+    writer._recorder = last._recorder = recorder
+    last._release = release
+    return last
 
 
 def _show_bus_errors() -> None:
-    """A file that is cut while it is mapped kills the process; let it say where it was."""
+    """Show where the process is when a file that is cut while it is mapped kills it."""
     if not faulthandler.is_enabled():
-        # Without a standard error that is a file there is nowhere to say it.
+        # Without a standard error that is a file there is nowhere to write to.
         with suppress(AttributeError, OSError, RuntimeError, ValueError, io.UnsupportedOperation):
             faulthandler.enable()
 
 
 @contextmanager
 def writing_to(folder: str) -> Iterator[None]:
-    """Say in one line what goes wrong with the disk."""
+    """Raise an error of the disk as one line.
+
+    Raises:
+        InputError: naming the folder.
+    """
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:

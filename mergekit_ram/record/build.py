@@ -1,49 +1,52 @@
-"""Makes records: the parts that a merge's and an inspection's have in common."""
+"""Compute the fields of a record that follow from the counts of its tensors.
+
+Recording computes them, and reading a record computes them again to check it.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from mergekit.common import ModelReference
-from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from pydantic import BaseModel
 
-from mergekit_ram.merges.groups import AgentPlaces, agents_of, factor_of
-from mergekit_ram.merges.loads import PlannedLoads, loading_digest
-from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-from mergekit_ram.record.layers import Place
-from mergekit_ram.record.schema import (
-    AgentRecord,
-    LayerRecord,
-    Setting,
-    Settings,
-    TensorAgent,
-    TensorRecord,
-    Versions,
-)
-from mergekit_ram.tensors import agent_name
+from mergekit_ram.overlap import AgentOverlap
+from mergekit_ram.record.schema import LayerRecord, Setting, TensorRecord
 
-DISTRIBUTIONS = {"mergekit_ram": "mergekit-ram", "mergekit": "mergekit", "torch": "torch"}
+_IN_LAYER = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<number>\d+)\.(?P<module>.+)")
+_EXPERT = re.compile(r"\bexperts\.\d+\b")
+_KIND = re.compile(r"\.(weight|bias)$")
 
 
-def versions() -> Versions:
-    """Of what computes here."""
-    return Versions(**{name: importlib.metadata.version(d) for name, d in DISTRIBUTIONS.items()})
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor belongs in a model; without a number it is outside of all layers.
 
+    ``model.layers.3.mlp.up_proj.weight`` is in layer 3 of the stack ``model.layers``, in the
+    module ``mlp.up_proj``. A model may have several stacks, for instance that of a vision tower.
+    """
 
-def base_names(merges: Sequence[ExecuteMergeMethodTask]) -> str:
-    """The base of all merges; slices may have one of their own each."""
-    return ", ".join(dict.fromkeys(str(merge.base_model) for merge in merges))
+    stack: str
+    number: int | None
+    module: str
 
+    @classmethod
+    def of(cls, name: str) -> Place:
+        """The place of a tensor, by its name. All experts of a layer are one module."""
+        found = _IN_LAYER.fullmatch(name)
+        if found is None:
+            return cls("", None, _KIND.sub("", name))
+        module = _EXPERT.sub("experts", _KIND.sub("", found["module"]))
+        return cls(found["stack"] or "", int(found["number"]), module)
 
-def settings_record(merges: Sequence[ExecuteMergeMethodTask]) -> Settings:
-    """The parameters that are shared by a tensor's models."""
-
-    def values(name: str) -> Setting | None:
-        found = [merge.parameters[name] for merge in merges if name in merge.parameters]
-        return setting(found) if found else None
-
-    return Settings.model_validate({name: values(name) for name in Settings.model_fields})
+    @property
+    def layer(self) -> str:
+        """The layer's name; outside of the layers a module stands for itself."""
+        if self.number is None:
+            return self.module
+        return f"{self.stack}.{self.number}".lstrip(".")
 
 
 def setting(values: Iterable[float]) -> Setting:
@@ -52,99 +55,34 @@ def setting(values: Iterable[float]) -> Setting:
     return different[0] if len(different) == 1 else different
 
 
-def tensor_records(
-    merges: Sequence[ExecuteMergeMethodTask],
-    planned: PlannedLoads,
-    statistics: OverlapStatistics,
-) -> tuple[TensorRecord, ...]:
-    """What was counted in every tensor, with the λ_t that holds there."""
-    counted = {tensor.name: tensor for tensor in statistics.tensors}
-    return tuple(
-        _tensor_record(merge, planned, counted[merge.output_weight.name], statistics)
-        for merge in merges
-        if merge.output_weight.name in counted
-    )
+def counted_fields(kind: type[BaseModel], agent: AgentOverlap) -> dict[str, Any]:
+    """The fields of an agent's record that come from its counts.
 
-
-def _tensor_record(
-    merge: ExecuteMergeMethodTask,
-    planned: PlannedLoads,
-    counts: TensorOverlap,
-    statistics: OverlapStatistics,
-) -> TensorRecord:
-    models = {agent_name(model): model for model in agents_of(merge)}
-    return TensorRecord(
-        name=counts.name,
-        numel=counts.numel,
-        epsilon=merge.parameters["epsilon"],
-        change=counts.changed / counts.numel if counts.numel else 0.0,
-        agents=tuple(
-            TensorAgent(
-                model=agent.model,
-                weight=merge.input_parameters[models[agent.model]]["weight"],
-                active=agent.active,
-                shared=agent.shared,
-                unique=agent.unique,
-                overlap_degree=agent.overlap_degree,
-                rescale=factor_of(merge, models[agent.model], statistics.agent(agent.model)),
-            )
-            for agent in counts.agents
-        ),
-        loading=loading_digest(merge, planned[counts.name]),
-    )
+    Args:
+        kind: the record, :class:`AgentRecord` or :class:`ThresholdAgent`.
+        agent: its counts in the whole model.
+    """
+    fields = {
+        "active": agent.active,
+        "shared": agent.shared,
+        "unique": agent.unique,
+        "density": agent.density,
+        "overlap_degree": agent.overlap_degree,
+        "overlap_share": agent.overlap_share,
+        "unique_share": agent.unique / agent.active if agent.active else None,
+        "overlap_unique_ratio": agent.finite_ratio,
+    }
+    return {name: value for name, value in fields.items() if name in kind.model_fields}
 
 
 def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
     """The change of every layer, in the order of the tensors."""
-    found: dict[str, list[TensorRecord]] = {}
+    layers: dict[str, list[TensorRecord]] = {}
     for tensor in tensors:
-        found.setdefault(Place.of(tensor.name).layer, []).append(tensor)
-    return tuple(
-        LayerRecord(
-            name=name,
-            numel=sum(tensor.numel for tensor in own),
-            change=sum(tensor.change * tensor.numel for tensor in own)
-            / max(1, sum(tensor.numel for tensor in own)),
-        )
-        for name, own in found.items()
-    )
-
-
-def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: object) -> AgentRecord:
-    """An agent's counts and factors; ``more`` are the figures that only inspecting computes."""
-    return AgentRecord(
-        model=agent.model,
-        weight=setting(merge.input_parameters[model]["weight"] for merge, model in places),
-        active=agent.active,
-        shared=agent.shared,
-        unique=agent.unique,
-        density=agent.density,
-        overlap_degree=agent.overlap_degree,
-        overlap_share=agent.overlap_share,
-        overlap_unique_ratio=agent.finite_ratio,
-        rescale=factors(agent, places),
-        clipped=any(_is_clipped(merge, model, agent) for merge, model in _at_work(places)),
-        **more,  # type: ignore[arg-type]
-    )
-
-
-def factors(agent: AgentOverlap, places: AgentPlaces) -> Setting:
-    """λ of an agent that has these counts, given by hand or computed."""
-    return setting(factor_of(merge, model, agent) for merge, model in _at_work(places) or places)
-
-
-def _at_work(places: AgentPlaces) -> AgentPlaces:
-    """Where the agent takes no part it has no factor either."""
-    return [(merge, model) for merge, model in places if _parameter(merge, model, "weight") != 0]
-
-
-def _is_clipped(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> bool:
-    parameters = merge.parameters
-    if "alpha" not in parameters or _parameter(merge, model, "rescale") is not None:
-        return False
-    return bool(agent.overlap_unique_ratio > parameters["alpha"])
-
-
-def _parameter(merge: ExecuteMergeMethodTask, model: ModelReference, name: str) -> float | None:
-    value: float | None = merge.input_parameters[model][name]
-    return value
+        layers.setdefault(Place.of(tensor.name).layer, []).append(tensor)
+    records = []
+    for name, own in layers.items():
+        numel = sum(tensor.numel for tensor in own)
+        changed = sum(tensor.change * tensor.numel for tensor in own)
+        records.append(LayerRecord(name=name, numel=numel, change=changed / max(1, numel)))
+    return tuple(records)

@@ -1,33 +1,49 @@
-"""What a merge leaves behind about itself: its record, ``ram_overlap.json``."""
+"""Record what a merge counted: ``ram_overlap.json`` in its output folder."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import importlib.metadata
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mergekit_ram.merges.groups import agent_places
-from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize
+from mergekit.common import ModelReference
+from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+
+from mergekit_ram.merges.groups import AgentPlaces, agent_places, agents_of, factor_of
+from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
 from mergekit_ram.merges.notes import Note
-from mergekit_ram.record.build import (
-    agent_record,
-    base_names,
-    layer_records,
-    settings_record,
-    tensor_records,
-    versions,
-)
-from mergekit_ram.record.counter import OverlapCounter
-from mergekit_ram.record.files import model_records, written_files
+from mergekit_ram.names import labels
+from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.build import counted_fields, layer_records, setting
+from mergekit_ram.record.contents import InputFiles, model_records, written_files
+from mergekit_ram.record.counter import OverlapCounter, agent_line
 from mergekit_ram.record.findings import findings_of, noted
-from mergekit_ram.record.inputs import InputFiles
 from mergekit_ram.record.schema import (
     RECORD_NAME,
+    AgentRecord,
     ModelRecord,
     OverlapRecord,
+    Setting,
+    Settings,
+    TensorAgent,
+    TensorRecord,
+    Versions,
 )
-from mergekit_ram.record.told import tell_of_merge
+from mergekit_ram.tensors import agent_name
+
+DISTRIBUTIONS = {"mergekit_ram": "mergekit-ram", "mergekit": "mergekit", "torch": "torch"}
+
+LOG = logging.getLogger("mergekit_ram")
+DONE = logging.getLogger("mergekit_ram.merge")
+DONE.setLevel(logging.INFO)
+"""Shown wherever warnings are: mergekit's commands show no more than these without ``-v``."""
+
+WARNED_OF = frozenset({"equals-base", "dense-agent", "large-rescale"})
+"""Findings that were warned of as soon as all was counted."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +54,11 @@ class MergeRecorder:
         method: the merge method.
         ledger: of the plan.
         dtypes: of the merged weights, by name.
-        loads: what the plan reads.
+        loads: of every weight of the output.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
         sizes: of the merged weights, by name.
-        notes: what the plan had to say about the models.
+        notes: warnings of the plan about the models.
     """
 
     method: str
@@ -62,13 +78,12 @@ class MergeRecorder:
             InputError: a file is missing or broken.
         """
         inputs = InputFiles.of(output.loads)
-        models = model_records(output.loads)
         return cls(
             method,
             ledger,
             output.dtypes,
             output.loads,
-            models,
+            model_records(output.loads),
             inputs,
             output.sizes,
             output.notes,
@@ -101,7 +116,7 @@ class MergeRecorder:
         return record.model_copy(update={"findings": (*noted(self.notes), *findings_of(record))})
 
     def write(self, folder: str) -> None:
-        """Write the record into the folder of the merged model, and say what is in it.
+        """Write the record into the folder of the merged model, and log its agents and findings.
 
         Raises:
             OSError: it cannot be written.
@@ -110,4 +125,110 @@ class MergeRecorder:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
             if not self.ledger.quiet:
-                tell_of_merge(record)
+                log_merge(record)
+
+
+def log_merge(record: OverlapRecord) -> None:
+    """Log a line per agent, unless the log has it already, and one per finding."""
+    if not logging.getLogger().isEnabledFor(logging.WARNING):
+        return
+    if not LOG.isEnabledFor(logging.INFO):
+        names = labels([agent.model for agent in record.agents])
+        for name, agent in zip(names, record.agents, strict=True):
+            factors = agent.rescale if isinstance(agent.rescale, tuple) else (agent.rescale,)
+            DONE.info("%s", agent_line(name, agent, factors if agent.weight != 0 else ()))
+    for finding in record.findings:
+        if finding.code not in WARNED_OF:
+            DONE.info("finding: %s", finding.text)
+
+
+def versions() -> Versions:
+    """The installed versions that compute the record."""
+    return Versions(**{name: importlib.metadata.version(d) for name, d in DISTRIBUTIONS.items()})
+
+
+def base_names(merges: Sequence[ExecuteMergeMethodTask]) -> str:
+    """The base of all merges; each slice may have its own."""
+    return ", ".join(dict.fromkeys(str(merge.base_model) for merge in merges))
+
+
+def settings_record(merges: Sequence[ExecuteMergeMethodTask]) -> Settings:
+    """The parameters that are shared by a tensor's models."""
+
+    def values(name: str) -> Setting | None:
+        found = [merge.parameters[name] for merge in merges if name in merge.parameters]
+        return setting(found) if found else None
+
+    return Settings.model_validate({name: values(name) for name in Settings.model_fields})
+
+
+def tensor_records(
+    merges: Iterable[ExecuteMergeMethodTask],
+    planned: PlannedLoads,
+    statistics: OverlapStatistics,
+) -> tuple[TensorRecord, ...]:
+    """The counts of every tensor, with the λ_t that holds there."""
+    counted = {tensor.name: tensor for tensor in statistics.tensors}
+    return tuple(
+        _tensor_record(merge, planned, counted[merge.output_weight.name], statistics)
+        for merge in merges
+        if merge.output_weight.name in counted
+    )
+
+
+def _tensor_record(
+    merge: ExecuteMergeMethodTask,
+    planned: PlannedLoads,
+    counts: TensorOverlap,
+    statistics: OverlapStatistics,
+) -> TensorRecord:
+    models = {agent_name(model): model for model in agents_of(merge)}
+    return TensorRecord(
+        name=counts.name,
+        numel=counts.numel,
+        epsilon=merge.parameters["epsilon"],
+        agents=tuple(
+            TensorAgent(
+                model=agent.model,
+                weight=merge.input_parameters[models[agent.model]]["weight"],
+                overlap_degree=agent.overlap_degree,
+                rescale=factor_of(merge, models[agent.model], statistics.agent(agent.model)),
+            )
+            for agent in counts.agents
+        ),
+        loading=loading_digest(merge, planned[counts.name]),
+    )
+
+
+def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: Any) -> AgentRecord:
+    """An agent's counts and λ; ``more`` are the figures that only an inspection computes."""
+    return AgentRecord(
+        model=agent.model,
+        weight=setting(merge.input_parameters[model]["weight"] for merge, model in places),
+        rescale=factors(agent, places),
+        clipped=any(_is_clipped(merge, model, agent) for merge, model in _at_work(places)),
+        **counted_fields(AgentRecord, agent),
+        **more,
+    )
+
+
+def factors(agent: AgentOverlap, places: AgentPlaces) -> Setting:
+    """λ of an agent that has these counts, given by hand or computed."""
+    return setting(factor_of(merge, model, agent) for merge, model in _at_work(places) or places)
+
+
+def _at_work(places: AgentPlaces) -> AgentPlaces:
+    """The places where the agent takes part, and so has a λ."""
+    return [(merge, model) for merge, model in places if _parameter(merge, model, "weight") != 0]
+
+
+def _is_clipped(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> bool:
+    parameters = merge.parameters
+    if "alpha" not in parameters or _parameter(merge, model, "rescale") is not None:
+        return False
+    return bool(agent.overlap_unique_ratio > parameters["alpha"])
+
+
+def _parameter(merge: ExecuteMergeMethodTask, model: ModelReference, name: str) -> float | None:
+    value: float | None = merge.input_parameters[model][name]
+    return value

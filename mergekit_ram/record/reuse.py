@@ -1,41 +1,32 @@
-"""Counts that were recorded earlier, used again where they are those of the present plan."""
+"""Take counts from an earlier record instead of counting again, if they are of the same merge."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
-from mergekit.tokenizer import PermutedVocabulary
-from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError, PlanError
 from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.merges.loads import Load, PlannedLoads, loading_digest
-from mergekit_ram.models.checkpoints import TensorHeader
-from mergekit_ram.models.loader import headers_of
 from mergekit_ram.overlap import OverlapStatistics
-from mergekit_ram.record.files import model_records
-from mergekit_ram.record.schema import (
-    FileRecord,
-    ModelRecord,
-    OverlapRecord,
-    TensorRecord,
-    read_record,
-)
+from mergekit_ram.record.check import differences, read_record
+from mergekit_ram.record.contents import model_records
+from mergekit_ram.record.schema import ModelRecord, TensorRecord
 from mergekit_ram.tensors import agent_name
 
-Headers = dict[str, dict[str, TensorHeader]]
-"""Of the base models, as far as they were asked for."""
+Identity = dict[str, dict[str, object]]
+"""Everything that counts depend on, by model and by tensor."""
 
+LOADING = "loading (its layers, agents, dtype or vocabulary)"
 REMEDY = "Leave `statistics` out and the merge counts anew."
 
 
 @dataclass(frozen=True)
 class RecordedCounts:
-    """Counts that are those of the present plan, and the file that they were read from."""
+    """Counts of the present plan, and the file that they were read from."""
 
     statistics: OverlapStatistics
     path: str
@@ -64,128 +55,59 @@ def recorded_counts(
         )
     path = Path(str(paths.pop()))
     record = read_record(path)
-    difference = _difference(record, merges, planned)
-    if difference:
+    start = f"statistics {path}: they are not those of this merge"
+    if record.sample is not None:
         raise InputError(
-            f"statistics {path}: they are not those of this merge: {difference}. {REMEDY}"
+            f"{start}: they are an estimate from {record.sample.fraction:g} of the rows. {REMEDY}"
         )
+    recorded = {tensor.name: tensor for tensor in record.tensors}
+    was = {**_models(record.models), **{f"tensor {n}": _recorded(t) for n, t in recorded.items()}}
+    now = _models(model_records(planned))
+    for merge in merges:
+        name = merge.output_weight.name
+        # Buffers of integers and weights that no model has are copied, not counted.
+        if name in recorded or not merge.output_weight.optional:
+            now[f"tensor {name}"] = _planned(merge, planned[name], recorded.get(name))
+    for place, before, after in differences(was, now):
+        raise InputError(f"{start}: {', '.join(place)} {_difference(before, after)}. {REMEDY}")
     return RecordedCounts(record.statistics(), str(path))
 
 
-def _difference(
-    record: OverlapRecord, merges: Sequence[ExecuteMergeMethodTask], planned: PlannedLoads
-) -> str | None:
-    """The first thing in which a record and a plan differ, in words."""
-    if record.sample is not None:
-        return f"they are an estimate from {record.sample.fraction:g} of the rows"
-    if any(file.contents is None for model in record.models for file in model.files):
-        return "an earlier version recorded them, which did not look at the models' contents"
-    return _models_differ(record.models, model_records(planned)) or _tensors_differ(
-        record.tensors, merges, planned
-    )
+def _difference(before: object, after: object) -> str:
+    if before is None or after is None:
+        return "is not in them" if before is None else "is not merged now"
+    return f"was {before}, and is {after} now"
 
 
-def _models_differ(recorded: Sequence[ModelRecord], planned: Sequence[ModelRecord]) -> str | None:
-    was = {model.model: model for model in recorded}
-    now = {model.model: model for model in planned}
-    for name in sorted(was.keys() ^ now.keys()):
-        return f"model {name} is {'not merged now' if name in was else 'not in them'}"
-    for name, model in now.items():
-        difference = _files_differ(was[name].files, model.files)
-        if difference:
-            return f"model {name} has changed: {difference}"
-    return None
+def _models(models: Sequence[ModelRecord]) -> Identity:
+    return {f"model {model.model}": {file.name: file for file in model.files} for model in models}
 
 
-def _files_differ(recorded: Sequence[FileRecord], present: Sequence[FileRecord]) -> str | None:
-    was = {file.name: file for file in recorded}
-    now = {file.name: file for file in present}
-    other = [
-        name for name in sorted(was | now) if _outside(was.get(name)) != _outside(now.get(name))
-    ]
-    if other:
-        return ", ".join(other)
-    other = [name for name in now if now[name].contents != was[name].contents]
-    if other:
-        return f"{', '.join(other)} (same size and tensors, other weights)"
-    return None
+def _recorded(tensor: TensorRecord) -> dict[str, object]:
+    weights = {f"weight of {agent.model}": agent.weight for agent in tensor.agents}
+    return {"epsilon": tensor.epsilon, LOADING: tensor.loading, **weights}
 
 
-def _outside(file: FileRecord | None) -> tuple[int, str] | None:
-    """What a file is without its weights."""
-    return None if file is None else (file.size, file.header)
+def _planned(
+    merge: ExecuteMergeMethodTask, loads: Sequence[Load], recorded: TensorRecord | None
+) -> dict[str, object]:
+    """The identity of a tensor that is merged now.
 
-
-def _tensors_differ(
-    recorded: Sequence[TensorRecord],
-    merges: Sequence[ExecuteMergeMethodTask],
-    planned: PlannedLoads,
-) -> str | None:
-    was = {tensor.name: tensor for tensor in recorded}
-    now = {merge.output_weight.name: merge for merge in merges}
-    headers: Headers = {}
-    for name in sorted(was.keys() - now.keys()):
-        return f"tensor {name} is not merged now"
-    for name, merge in now.items():
-        if name in was:
-            difference = _tensor_differs(was[name], merge, planned, headers)
-            if difference:
-                return f"tensor {name} {difference}"
-        elif not _may_be_uncounted(merge):
-            return f"tensor {name} is not in them"
-    return None
-
-
-def _tensor_differs(
-    was: TensorRecord, merge: ExecuteMergeMethodTask, planned: PlannedLoads, headers: Headers
-) -> str | None:
-    epsilon = merge.parameters["epsilon"]
-    if was.epsilon != epsilon:
-        return f"was counted with epsilon {was.epsilon:g}, not {epsilon:g}"
+    An agent that has no such tensor is in no count of it; one that has it must be.
+    """
+    counted = {agent.model for agent in recorded.agents} if recorded else set()
+    counted |= {load.model for load in loads if _has_tensor(load)}
     weights = {
-        agent_name(model): merge.input_parameters[model]["weight"] for model in agents_of(merge)
+        f"weight of {agent_name(model)}": merge.input_parameters[model]["weight"]
+        for model in agents_of(merge)
+        if agent_name(model) in counted
     }
-    for agent in was.agents:
-        weight = weights.get(agent.model)
-        if agent.weight != weight:
-            return f"was counted with weight {agent.weight:g} for {agent.model}, not {weight}"
-    loads = planned[was.name]
-    if was.loading != loading_digest(merge, loads):
-        return "is loaded otherwise (its layers, agents, dtype or vocabulary)"
-    return _holders_differ(was, merge, loads) or _size_differs(was, merge, loads, headers)
+    return {
+        "epsilon": merge.parameters["epsilon"],
+        LOADING: loading_digest(merge, loads),
+        **weights,
+    }
 
 
-def _holders_differ(
-    was: TensorRecord, merge: ExecuteMergeMethodTask, loads: Sequence[Load]
-) -> str | None:
-    """Agents without a tensor are in no count of it; one that holds it has to be."""
-    counted = {agent.model for agent in was.agents}
-    agents = {agent_name(model) for model in agents_of(merge)}
-    for load in loads:
-        is_held = not load.optional or any(name in load.index.tensor_paths for name in load.names)
-        if load.model in agents and is_held and load.model not in counted:
-            return f"has no counts of {load.model}"
-    return None
-
-
-def _size_differs(
-    was: TensorRecord, merge: ExecuteMergeMethodTask, loads: Sequence[Load], headers: Headers
-) -> str | None:
-    if isinstance(merge.gather_tensors, PermutedVocabulary | TruncatedVocabulary):
-        return None
-    for load in loads:
-        if load.model == str(merge.base_model):
-            if load.model not in headers:
-                headers[load.model] = headers_of(load.index, load.model)
-            found = [
-                headers[load.model][name] for name in load.names if name in headers[load.model]
-            ]
-            # Without a header of its own the tensor is assembled from others.
-            if found and math.prod(found[0].shape) != was.numel:
-                return f"has {math.prod(found[0].shape):,} parameters, not {was.numel:,}"
-    return None
-
-
-def _may_be_uncounted(merge: ExecuteMergeMethodTask) -> bool:
-    """Non-floating buffers and weights that no model holds are in no record."""
-    return bool(merge.output_weight.optional)
+def _has_tensor(load: Load) -> bool:
+    return not load.optional or any(name in load.index.tensor_paths for name in load.names)

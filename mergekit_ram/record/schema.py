@@ -1,70 +1,73 @@
-"""The record of one inspection or merge: what ``--json`` writes and ``ram_overlap.json`` holds.
+"""Schema of a record: what ``--json`` writes and ``ram_overlap.json`` holds.
 
-One schema for both. Figures that a merge does not compute are null in its record. Every field
-says what it is; ``mergekit-ram schema`` prints that as a JSON schema.
+Inspections and merges have one schema. Figures that a merge does not compute are null in its
+record. Every field has a description; ``mergekit-ram schema`` prints them as a JSON schema.
 """
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_serializer, field_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, computed_field
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
-from mergekit_ram.record.bounded import read_json
-from mergekit_ram.record.columns import (
-    Frozen,
-    Interval,
-    Intervals,
-    Setting,
-    TensorAgent,
-    TensorColumns,
-    TensorRecord,
-    tensors_of,
-)
-from mergekit_ram.record.figures import Figures, beyond
-from mergekit_ram.record.invariants import Counts, broken
-from mergekit_ram.record.layout import lines
-from mergekit_ram.record.origins import FileRecord, ModelRecord, SampleRecord, Versions
-from mergekit_ram.record.parts import LayerRecord, PairRecord, ThresholdAgent, ThresholdRecord
-
-__all__ = [
-    "RECORD_NAME",
-    "AgentRecord",
-    "FileRecord",
-    "Finding",
-    "Interval",
-    "Intervals",
-    "LayerRecord",
-    "ModelRecord",
-    "OverlapRecord",
-    "PairRecord",
-    "SampleRecord",
-    "Setting",
-    "Settings",
-    "TensorAgent",
-    "TensorRecord",
-    "ThresholdAgent",
-    "ThresholdRecord",
-    "Versions",
-    "read_record",
-]
+from mergekit_ram.overlap import AgentCounts, Count, Items, OverlapStatistics, TensorOverlap
 
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
-SCHEMA_VERSION: Literal[2] = 2
-READ_VERSIONS = (1, SCHEMA_VERSION)
-"""The first one wrote an object per tensor, and knew nothing of the files' contents."""
+SCHEMA_VERSION: Literal[3] = 3
+"""Records of other versions are refused."""
+
+SLACK = 1e-4
+"""By which a figure that was computed in float32 may lie outside of its range."""
+
+Share = Annotated[float, Field(ge=-SLACK, le=1 + SLACK)]
+Cosine = Annotated[float, Field(ge=-1 - SLACK, le=1 + SLACK)]
+Interval = tuple[float, float]
+Intervals = dict[str, Interval | None]
+Setting = float | Annotated[Items[float], Field(min_length=1)]
+"""A number that holds for all tensors, or the different ones in ascending order."""
+
+Factor = NonNegativeFloat | Annotated[Items[NonNegativeFloat], Field(min_length=1)]
+"""A setting of numbers from 0 on."""
+
+
+class Frozen(BaseModel):
+    """A part of a record."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TensorAgent(AgentCounts, frozen=True, allow_inf_nan=False):
+    """What one agent changed in one tensor."""
+
+    weight: float = Field(description="w, the factor on its task vector; 0: takes no part")
+    rescale: float = Field(description="λ, the factor on its unique parameters")
+
+
+class TensorRecord(TensorOverlap, frozen=True, allow_inf_nan=False):
+    """One tensor of the output, as often as it is written."""
+
+    agents: Items[TensorAgent]
+    epsilon: NonNegativeFloat = Field(description="ε, the threshold of activity")
+    loading: str = Field(description="digest of what is loaded for it, and how")
+    interval: Intervals | None = Field(
+        default=None, description="of a sample: as in an agent's record"
+    )
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def change(self) -> float:
+        """Share of its parameters that some agent changed."""
+        return self.changed / self.numel if self.numel else 0.0
 
 
 class Settings(Frozen):
     """The merge's parameters; a list where filters or gradients give tensors different ones."""
 
-    epsilon: Setting = Field(description="ε, the threshold of activity")
+    epsilon: Factor = Field(description="ε, the threshold of activity")
     scale: Setting = Field(description="s, the factor on the merged task vector")
     overlap_power: Setting | None = Field(
         description="p; a shared sum is divided by |T|^p; null for ram_directions"
@@ -81,20 +84,20 @@ class AgentRecord(Frozen):
 
     model: str = Field(description="the agent, as the configuration names it")
     weight: Setting = Field(description="w, the factor on its task vector; 0: takes no part")
-    active: int = Field(description="parameters with |τ| > ε")
-    shared: int = Field(description="active ones that another agent changed too")
-    unique: int = Field(description="active ones that no other agent changed")
-    density: float = Field(description="active / parameters, 0 to 1")
-    overlap_degree: tuple[int, ...] = Field(
+    active: Count = Field(description="parameters with |τ| > ε")
+    shared: Count = Field(description="active ones that another agent changed too")
+    unique: Count = Field(description="active ones that no other agent changed")
+    density: Share = Field(description="active / parameters, 0 to 1")
+    overlap_degree: Items[Count] = Field(
         description="active parameters by the number of other agents that changed them, from 0"
     )
-    overlap_share: tuple[float, ...] = Field(
+    overlap_share: Items[Share] = Field(
         default=(), description="overlap_degree / active; empty without an active parameter"
     )
-    overlap_unique_ratio: float | None = Field(
+    overlap_unique_ratio: NonNegativeFloat | None = Field(
         description="ρ = shared / unique; null: infinite, there is no unique parameter"
     )
-    rescale: Setting = Field(description="λ, the factor on its unique parameters")
+    rescale: Factor = Field(description="λ, the factor on its unique parameters")
     clipped: bool = Field(
         description="whether α limits λ in some tensor; one given by hand it does not"
     )
@@ -122,7 +125,7 @@ class AgentRecord(Frozen):
     retained_mean: float | None = Field(
         default=None, description="the same by the mean of task vectors"
     )
-    effective_rank: float | None = Field(
+    effective_rank: Share | None = Field(
         default=None,
         description="share of the directions of a matrix's input that its update uses, "
         "1 / (in · Σ λ²) of its Gram matrix of trace 1; mean over all matrices by their size",
@@ -136,7 +139,7 @@ class AgentRecord(Frozen):
         description="λ after the output dtype has rounded: Σ (out − base) · τ / Σ τ² over its "
         "unique parameters, divided by the factors scale · weight",
     )
-    rescale_effect: float | None = Field(
+    rescale_effect: Share | None = Field(
         default=None,
         description="share of its unique parameters whose stored value λ changes at all",
     )
@@ -145,6 +148,90 @@ class AgentRecord(Frozen):
         description="of a sample: 95 % intervals by field, those of a list by field and place "
         "(overlap_share.0); null where all was counted",
     )
+
+
+class PairRecord(Frozen):
+    """How two agents' updates meet."""
+
+    first: str
+    second: str
+    both: Count = Field(description="parameters that both changed")
+    jaccard: Share | None = Field(description="both / parameters that either changed")
+    cosine: Cosine | None = Field(description="of their task vectors where both changed")
+    sign_conflicts: Share | None = Field(
+        description="share of those parameters where one goes up and the other down"
+    )
+    gram_cosine: Cosine | None = Field(
+        default=None,
+        description="of their Gram matrices, mean over all matrices that both changed: 0 where "
+        "they use other directions of the input, 1 where the same",
+    )
+    interval: Intervals | None = Field(default=None, description="as in an agent's record")
+
+
+class ThresholdAgent(Frozen):
+    """One agent at one ε."""
+
+    model: str
+    active: Count
+    shared: Count
+    unique: Count
+    density: Share
+    unique_share: Share | None = Field(description="unique / active")
+    overlap_unique_ratio: NonNegativeFloat | None
+    rescale: Factor = Field(
+        description="λ that the merge would use at this ε; one given by hand stays the same"
+    )
+    interval: Intervals | None = None
+
+
+class ThresholdRecord(Frozen):
+    """The agents at one ε."""
+
+    epsilon: NonNegativeFloat
+    agents: Items[ThresholdAgent]
+
+
+class LayerRecord(Frozen):
+    """The tensors of one layer together; one outside of the layers stands for itself."""
+
+    name: str
+    numel: Count
+    change: Share = Field(description="share of its parameters that some agent changed")
+    interval: Intervals | None = None
+
+
+class SampleRecord(Frozen):
+    """How a sample was drawn; every figure of the record is then an estimate."""
+
+    fraction: Share = Field(description="of the rows of every tensor")
+    seed: int
+    parameters: Count = Field(description="parameters that were looked at")
+
+
+class FileRecord(Frozen):
+    """A file of weights, identified without reading all of them."""
+
+    name: str
+    size: Count
+    contents: str = Field(
+        description="digest of its tensors' names, dtypes, shapes and a sample of their bytes"
+    )
+
+
+class ModelRecord(Frozen):
+    """The files that a model was read from."""
+
+    model: str
+    files: Items[FileRecord]
+
+
+class Versions(Frozen):
+    """What computed the record."""
+
+    mergekit_ram: str
+    mergekit: str
+    torch: str
 
 
 class Finding(Frozen):
@@ -157,119 +244,54 @@ class Finding(Frozen):
 class OverlapRecord(Frozen):
     """The whole record."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     kind: Literal["inspection", "merge"]
     merge_method: str = Field(description="as configured")
     base: str = Field(description="the base model; several are joined by commas")
-    epsilon: Setting = Field(description="as in settings")
-    parameters: int = Field(description="of the output; a tied weight counts once")
+    epsilon: Factor = Field(description="as in settings")
+    parameters: Count = Field(description="of the output; a tied weight counts once")
     settings: Settings
     out_dtype: str = Field(description="of the merged weights; several are joined by commas")
-    agents: tuple[AgentRecord, ...]
-    pairwise: tuple[PairRecord, ...] | None = None
-    thresholds: tuple[ThresholdRecord, ...] | None = None
-    findings: tuple[Finding, ...] = ()
-    tensors: tuple[TensorRecord, ...]
-    layers: tuple[LayerRecord, ...] = ()
+    agents: Items[AgentRecord]
+    pairwise: Items[PairRecord] | None = None
+    thresholds: Items[ThresholdRecord] | None = None
+    findings: Items[Finding] = ()
+    tensors: Items[TensorRecord]
+    layers: Items[LayerRecord] = ()
     sample: SampleRecord | None = None
-    seconds: float = Field(description="that counting took, or the merge as far as its last byte")
-    models: tuple[ModelRecord, ...]
+    seconds: NonNegativeFloat = Field(
+        description="that counting took, or the merge as far as its last byte"
+    )
+    models: Items[ModelRecord]
     counts_from: str | None = Field(
         default=None, description="the record that the counts were taken from; null: counted here"
     )
-    written: tuple[FileRecord, ...] | None = Field(
+    written: Items[FileRecord] | None = Field(
         default=None, description="the files of the merged weights; null without a merge"
     )
     versions: Versions
 
-    @field_validator("tensors", mode="before")
-    @classmethod
-    def _from_columns(cls, value: Any) -> Any:
-        return tensors_of(value)
-
-    @field_serializer("tensors")
-    def _to_columns(self, tensors: tuple[TensorRecord, ...]) -> TensorColumns:
-        return TensorColumns.of(tensors)
-
     def statistics(self) -> OverlapStatistics:
         """The counts alone, from which λ_t is computed for any r and α."""
-        return OverlapStatistics(
-            tensors=tuple(
-                TensorOverlap(
-                    name=tensor.name,
-                    numel=tensor.numel,
-                    agents=tuple(
-                        AgentCounts(model=agent.model, overlap_degree=agent.overlap_degree)
-                        for agent in tensor.agents
-                    ),
-                )
-                for tensor in self.tensors
-            )
-        )
+        return OverlapStatistics(tensors=self.tensors)
 
     def agent(self, model: str) -> AgentRecord:
         """The record of the agent of that name."""
         return next(agent for agent in self.agents if agent.model == model)
 
     def to_json(self) -> str:
-        """The record as a text that ends with a newline; lists of numbers take a line each."""
-        return "\n".join(lines(json.loads(self.model_dump_json()))) + "\n"
+        """The record as JSON text: one line per field, and per item of a list of objects."""
+        return "{\n" + ",\n".join(_lines(self.model_dump(mode="json"))) + "\n}\n"
 
 
-def read_record(path: str | Path) -> OverlapRecord:
-    """Read a record again, of any version.
-
-    Args:
-        path: of its file, or of the folder of a merge.
-
-    Raises:
-        InputError: the file is missing, is no record of a version known here, or its numbers
-            contradict each other.
-    """
-    path = Path(path)
-    if path.is_dir():
-        path = path / RECORD_NAME
-    try:
-        found = read_json(path)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read as a record of overlaps: {error}. Give the {RECORD_NAME} "
-            "that a merge by ram or ram_plus wrote, or one of `mergekit-ram inspect --json`."
-        ) from None
-    version = found.get("schema_version") if isinstance(found, dict) else None
-    if version not in READ_VERSIONS or isinstance(version, bool | float):
-        raise InputError(
-            f"{path} is no record of overlaps of version {SCHEMA_VERSION}: its schema_version is "
-            f"{version!r:.40}. Write it again with this version of mergekit-ram."
-        )
-    try:
-        text = json.dumps(found | {"schema_version": SCHEMA_VERSION})
-        # Strictly: in words, numbers could be infinite after all.
-        record = OverlapRecord.model_validate_json(text, strict=True)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path} is damaged: {place}: {first['msg']}. Write it again.") from None
-    problem = _problem(record)
-    if problem:
-        raise InputError(f"{path} contradicts itself: {problem}. Write it again.")
-    return record
+def _lines(fields: dict[str, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+        rows = ",\n  ".join(map(_one_line, value)) if is_table else ""
+        yield f' "{name}": ' + (f"[\n  {rows}\n ]" if is_table else _one_line(value))
 
 
-def _problem(record: OverlapRecord) -> str | None:
-    """The first thing in which a record contradicts itself, in words."""
-    exact = record.sample is None
-    counts = Counts(record.parameters, record.agents, record.tensors, exact)
-    return broken(counts) or beyond(
-        Figures(
-            parameters=record.parameters,
-            agents=record.agents,
-            tensors=record.tensors,
-            pairs=record.pairwise,
-            thresholds=record.thresholds,
-            layers=record.layers,
-            seconds=record.seconds,
-            seen=None if record.sample is None else record.sample.parameters,
-            exact=exact,
-        )
-    )
+def _one_line(value: Any) -> str:
+    # Invisible characters occur in strings only, and are escaped there.
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)

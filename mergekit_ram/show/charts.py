@@ -1,4 +1,4 @@
-"""Three kinds of charts, as data for plotly: bars, a matrix and curves.
+"""Bars and matrices, as data for plotly, and the styles of all charts.
 
 Nothing is told by colour alone. A colour has one meaning, and serves a light and a dark page: hues
 have a contrast of 3:1 to both, and the shades of a series let more or less of the page through.
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from mergekit_ram.record.schema import Interval, OverlapRecord
-from mergekit_ram.show.columns import Column
+from mergekit_ram.record.schema import OverlapRecord
+from mergekit_ram.show.columns import Bounds, Column
 from mergekit_ram.show.tables import agent_names
 
 Plot = dict[str, Any]
@@ -41,7 +41,6 @@ GUIDE = "#737c8c"
 """Of lines that mark a value, of intervals and edges."""
 
 # Heights and widths in pixels.
-CURVES_HEIGHT = 340
 BAR_HEIGHT = 22
 GROUP_GAP = 14
 CELL_HEIGHT = 44
@@ -50,8 +49,6 @@ NUMBERS_HEIGHT = 60
 FRAME_HEIGHT = 110
 # On a narrow screen each entry of a legend has a row.
 LEGEND_ROW_HEIGHT = 20
-# By how much a curve is wider than one that lies upon it.
-WIDER = 3
 
 # How far an axis reaches, as a factor: beyond the longest bar, whose number stands beside it,
 # beyond a line, and beyond the whole, so that a point there is not cut.
@@ -89,23 +86,6 @@ class Style:
     symbol: str
     dash: str
     pattern: str
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Points of one agent."""
-
-    agent: Style
-    x: Sequence[float]
-    y: Sequence[float | None]
-    intervals: Sequence[Interval | None] = ()
-    mode: str = "lines+markers"
-    size: int = 8
-
-    @property
-    def heights(self) -> tuple[float | None, ...]:
-        """The same for curves that lie upon each other."""
-        return tuple(None if value is None else round(value, 6) for value in self.y)
 
 
 def plain(name: str) -> str:
@@ -157,7 +137,7 @@ def bar(
         "y": [style.label for style in styles],
         "text": [column.cell(agent).text for agent in record.agents],
         "hovertext": [f"{style.model}<br>{column.words(agent)}" for style, agent in cells],
-        "error_x": _error_bars(values, [column.bounds(agent) for agent in record.agents]),
+        "error_x": error_bars(values, [column.bounds(agent) for agent in record.agents]),
         "marker": {
             "color": colour,
             "line": {"color": GUIDE, "width": 1},
@@ -186,7 +166,7 @@ def bars(traces: Sequence[Plot], title: str, whole: float | None = None) -> Plot
     low, high = min(ends), max(ends)
     end = max(high * ROOM_FOR_TEXT, ROOM_FOR_LINE * (whole or 0.0)) or 1.0
     start = low + (low - end) * (ROOM_FOR_TEXT - 1) if low < 0 else 0.0
-    shapes = [] if whole is None else [_upright(whole)]
+    shapes = [] if whole is None else [upright(whole)]
     return _bars(traces, len(traces), title, {"range": [start, end]}, shapes=shapes)
 
 
@@ -241,49 +221,6 @@ def heat(
     return {"type": "heatmap", "x": x, "y": y, "z": z, **scale, **text, **more}
 
 
-def curves(found: Sequence[Curve], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
-    """Curves of the agents; where some coincide, the first is the widest.
-
-    Args:
-        found: the curves, and single points.
-        xaxis: plotly's.
-        yaxis: plotly's.
-        marked: the value in use, which a line marks.
-    """
-    heights = [curve.heights for curve in found]
-    traces = [
-        {
-            "type": "scatter",
-            "name": curve.agent.label,
-            "legendgroup": curve.agent.label,
-            "showlegend": "lines" in curve.mode,
-            "mode": curve.mode,
-            "x": curve.x,
-            "y": curve.y,
-            "error_y": _error_bars(curve.y, curve.intervals),
-            "line": {
-                "color": curve.agent.colour,
-                "dash": curve.agent.dash,
-                "width": 2 + WIDER * heights[place + 1 :].count(curve.heights),
-            },
-            "marker": {
-                "color": curve.agent.colour,
-                "symbol": curve.agent.symbol,
-                "size": curve.size,
-                "line": {"color": GUIDE, "width": 1},
-            },
-        }
-        for place, curve in enumerate(found)
-    ]
-    return plot(
-        traces,
-        CURVES_HEIGHT + LEGEND_ROW_HEIGHT * sum("lines" in curve.mode for curve in found),
-        shapes=[] if marked is None else [_upright(marked)],
-        xaxis=xaxis,
-        yaxis=yaxis,
-    )
-
-
 def share_ticks(end: float) -> Plot:
     """Ticks at round shares up to an axis' end or the whole, in at most five steps."""
     end = min(1.0, end)
@@ -299,13 +236,11 @@ def plot(traces: Sequence[Plot], height: int, **layout: Any) -> Plot:
     return {"data": traces, "layout": {"height": height, **layout}}
 
 
-def _error_bars(
-    values: Sequence[float | None], intervals: Sequence[Interval | None]
-) -> Plot | None:
+def error_bars(values: Sequence[float | None], intervals: Sequence[Bounds]) -> Plot | None:
     """Bars over the intervals; null where no value has a finite one."""
     ends = [
         (interval[1] - value, value - interval[0])
-        if value is not None and interval is not None and all(map(math.isfinite, interval))
+        if value is not None and interval and all(map(math.isfinite, interval))
         else (0.0, 0.0)
         for value, interval in zip_longest(values, intervals)
     ]
@@ -316,7 +251,7 @@ def _error_bars(
     return {"type": "data", "array": above, "arrayminus": below, **style}
 
 
-def _upright(x: float) -> Plot:
+def upright(x: float) -> Plot:
     """A dotted line across the whole plot."""
     line = {"color": GUIDE, "dash": "dot", "width": 2}
     return {"type": "line", "x0": x, "x1": x, "yref": "paper", "y0": 0, "y1": 1, "line": line}

@@ -73,16 +73,23 @@ def degree(others: int) -> str:
     return f"with {number} other" + ("s" if others > 1 else "")
 
 
+Bounds = Interval | tuple[()] | None
+"""A 95 % interval; empty where a sample does not bound the figure, null where all was counted."""
+
+UNKNOWN = "too few seen"
+
+
 class Cell(NamedTuple):
-    """A figure as text; of a sample, with the bounds of its 95 % interval."""
+    """A figure as text; of a sample, with the bounds of its 95 % interval or :data:`UNKNOWN`."""
 
     text: str
-    interval: tuple[str, str] | None = None
+    interval: tuple[str, ...] | None = None
 
 
-def bounds_of(part: Any, field: str) -> Interval | None:
-    """The 95 % interval of a field of a part of a record; null where all was counted."""
-    return (part.interval or {}).get(field)
+def bounds_of(part: Any, field: str) -> Bounds:
+    """The bounds of a field of a part of a record."""
+    intervals = part.interval or {}
+    return (intervals[field] or ()) if field in intervals else None
 
 
 def no_bounds(part: Any) -> None:
@@ -97,19 +104,19 @@ class Column:
     meaning: str
     value: Callable[[Any], Any]
     form: Callable[[Any], str] = str
-    bounds: Callable[[Any], Interval | None] = no_bounds
+    bounds: Callable[[Any], Bounds] = no_bounds
     missing: str = NOTHING
     """Stands where the value is null."""
 
     is_name: bool = False
-    """Names stand to the left, figures to the right."""
+    """Names tell what a row is about, and stand to the left; figures stand to the right."""
 
     def cell(self, part: Any) -> Cell:
         """The figure as text, or the range of several."""
         value, bounds = self.value(part), self.bounds(part)
         if value is None:
             return Cell(self.missing)
-        interval = None if bounds is None else (self.form(bounds[0]), self.form(bounds[1]))
+        interval = None if bounds is None else tuple(map(self.form, bounds)) or (UNKNOWN,)
         return Cell(spanned(value, self.form), interval)
 
     def words(self, part: Any) -> str:
@@ -139,7 +146,7 @@ def name(title: str, meaning: str, value: Callable[[Any], str]) -> Column:
 AGENT = "a model that was trained from the base"
 TENSOR = name("tensor", "by name; biases, norms and small tensors are left out", attrgetter("name"))
 LAYER = name("layer", "by name; a tensor outside of all layers is its own", attrgetter("name"))
-THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting)
+THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting, is_name=True)
 WEIGHT = figure("weight", "weight", setting, "w, the factor on its task vector")
 DENSITY = figure("density", "density", share, "share of the parameters, changed by more than ε")
 ACTIVE = figure("active", "active", count, "parameters that it changed by more than ε")

@@ -1,18 +1,18 @@
-"""The charts of a record's page that show what another ε, r or α would give."""
+"""Curves of a record's page, which show what another ε, r or α would give."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
 from mergekit_ram.record.schema import OverlapRecord, Setting
 from mergekit_ram.show import charts, columns
-from mergekit_ram.show.charts import Curve, Panel, Plot
-from mergekit_ram.show.columns import Column
+from mergekit_ram.show.charts import Panel, Plot, Style
+from mergekit_ram.show.columns import Bounds, Column
 
 # How far the axes of λ reach: at least, beyond the present value as a factor, and beyond the
 # largest finite ρ, from which on every curve is level.
@@ -24,6 +24,10 @@ BEYOND_RATIO = 1.05
 LONGEST_LINEAR = 40.0
 LOGARITHMIC_START = 0.1
 STEPS = 60
+
+HEIGHT = 340
+# By how much a curve is wider than one that lies upon it, in pixels.
+WIDER = 2
 
 # Of an axis: beyond what is drawn, as a share, and where all values are the same.
 ROOM = 0.08
@@ -38,6 +42,23 @@ OVER_EPSILON = (
     ("epsilon-rescale", columns.RESCALE, 1.0),
 )
 """Name, what is drawn, and what the axis reaches down to."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one agent."""
+
+    agent: Style
+    x: Sequence[float]
+    y: Sequence[float | None]
+    intervals: Sequence[Bounds] = ()
+    mode: str = "lines+markers"
+    size: int = 8
+
+    @property
+    def heights(self) -> tuple[float | None, ...]:
+        """The same for curves that lie upon each other."""
+        return tuple(None if value is None else round(value, 6) for value in self.y)
 
 
 def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
@@ -63,7 +84,7 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
             continue
         yield Panel(
             name,
-            charts.curves(
+            drawn_curves(
                 drawn,
                 {"type": "log", "title": {"text": "ε"}, **ticks},
                 {"title": {"text": column.title}, **_axis(column, [least, *values])},
@@ -156,10 +177,53 @@ def _over(
         marks.append(Curve(style, [present], at_present, mode="markers", size=12))
     values = [value for line in lines for value in line.y if value is not None]
     ends = [math.log10(start), math.log10(end)] if is_far else [start, end]
-    plot = charts.curves(
+    plot = drawn_curves(
         [*lines, *marks],
         {"title": {"text": symbol}, "type": "log" if is_far else "linear", "range": ends},
         {"title": {"text": "λ"}, "range": span([1.0, *values])},
         present,
     )
     return Panel(symbol, plot, coinciding(lines))
+
+
+def drawn_curves(found: Sequence[Curve], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
+    """Curves of the agents; where some coincide, the first is the widest.
+
+    Args:
+        found: the curves, and single points.
+        xaxis: plotly's.
+        yaxis: plotly's.
+        marked: the value in use, which a line marks.
+    """
+    heights = [curve.heights for curve in found]
+    traces = [
+        {
+            "type": "scatter",
+            "name": curve.agent.label,
+            "legendgroup": curve.agent.label,
+            "showlegend": "lines" in curve.mode,
+            "mode": curve.mode,
+            "x": curve.x,
+            "y": curve.y,
+            "error_y": charts.error_bars(curve.y, curve.intervals),
+            "line": {
+                "color": curve.agent.colour,
+                "dash": curve.agent.dash,
+                "width": 2 + WIDER * heights[place + 1 :].count(curve.heights),
+            },
+            "marker": {
+                "color": curve.agent.colour,
+                "symbol": curve.agent.symbol,
+                "size": curve.size,
+                "line": {"color": charts.GUIDE, "width": 1},
+            },
+        }
+        for place, curve in enumerate(found)
+    ]
+    return charts.plot(
+        traces,
+        HEIGHT + charts.LEGEND_ROW_HEIGHT * sum("lines" in curve.mode for curve in found),
+        shapes=[] if marked is None else [charts.upright(marked)],
+        xaxis=xaxis,
+        yaxis=yaxis,
+    )

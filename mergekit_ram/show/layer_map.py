@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mergekit_ram.record.layers import Place
+from mergekit_ram.record.build import Place
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts
 from mergekit_ram.show.charts import Panel, Plot
@@ -155,7 +155,7 @@ def layer_map(record: OverlapRecord) -> Panel:
     plot = charts.plot(
         traces,
         NAMES_HEIGHT + (line * len(sums.rows) + TITLE_HEIGHT) * down,
-        grid={"rows": down, "columns": across, "pattern": "coupled", "xgap": 0.02, "ygap": 0.1},
+        grid={"rows": down, "columns": across, "pattern": "coupled", "xgap": 0.02, "ygap": 0.2},
         margin={"t": TITLE_HEIGHT},
         annotations=[_title(style.label, place, across) for place, style in enumerate(styles)]
         if several

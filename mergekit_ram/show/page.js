@@ -46,6 +46,7 @@
           insidetextfont: ink,
           marker: { pattern: { fillmode: "overlay", fgopacity: 0.5, solidity: 0.12 } },
           textangle: 0,
+          textposition: "inside",
         },
       ],
       heatmap: [{ hoverongaps: false, textfont: { ...ink, size: 11 } }],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
+import gzip
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mergekit_ram.errors import InputError, MissingExtraError
+from mergekit_ram.errors import InputError
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import columns, tables
 from mergekit_ram.show.panels import panels
@@ -19,7 +20,6 @@ def write_page(record: OverlapRecord, path: str | Path) -> None:
     """Write the record's page.
 
     Raises:
-        MissingExtraError: plotly is not installed.
         InputError: the file cannot be written.
     """
     page = render_page(record)
@@ -32,21 +32,8 @@ def write_page(record: OverlapRecord, path: str | Path) -> None:
         ) from None
 
 
-def check_available() -> None:
-    """Check before a long pass that a page can be made after it.
-
-    Raises:
-        MissingExtraError: plotly is not installed.
-    """
-    _library()
-
-
 def render_page(record: OverlapRecord) -> str:
-    """The record's page.
-
-    Raises:
-        MissingExtraError: plotly is not installed.
-    """
+    """The record's page."""
     templates = Environment(
         loader=PackageLoader("mergekit_ram", "show"),
         autoescape=True,
@@ -73,16 +60,9 @@ def _meanings(found: Sequence[Table]) -> dict[str, str]:
 
 
 def _library() -> str:
-    """plotly.js, whole: the page must work offline."""
-    try:
-        source: str = importlib.import_module("plotly.offline").get_plotlyjs()
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "plotly":
-            raise
-        raise MissingExtraError(
-            "a page needs plotly, which is not installed: pip install 'mergekit-ram[html]'"
-        ) from None
-    return source
+    """plotly.js, as far as the charts need it, which the page holds: it must work offline."""
+    packed = files("mergekit_ram.show").joinpath("plotly-cartesian.min.js.gz").read_bytes()
+    return gzip.decompress(packed).decode()
 
 
 def _facts(record: OverlapRecord) -> dict[str, str]:
@@ -103,7 +83,8 @@ def _facts(record: OverlapRecord) -> dict[str, str]:
         "versions": f"mergekit-ram {versions.mergekit_ram}, mergekit {versions.mergekit}, "
         f"torch {versions.torch}",
     }
-    short = {name: model for model, name in tables.agent_names(record).items() if name != model}
+    names = tables.agent_names(record)
+    short = {f"agent {name}": model for model, name in names.items() if name != model}
     return {name: text for name, text in (facts | short).items() if text}
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from mergekit_ram.record.schema import AgentRecord, Interval, OverlapRecord, PairRecord
+from mergekit_ram.record.schema import AgentRecord, OverlapRecord, PairRecord
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, bar, plain
-from mergekit_ram.show.columns import Column
+from mergekit_ram.show.columns import Bounds, Column
 from mergekit_ram.show.curves import over_epsilon, over_settings
 from mergekit_ram.show.layer_map import layer_map
 from mergekit_ram.show.tables import (
@@ -138,7 +138,7 @@ def _less_one(column: Column) -> Column:
         found = column.value(agent)
         return None if found is None else found - 1.0
 
-    def bounds(agent: AgentRecord) -> Interval | None:
+    def bounds(agent: AgentRecord) -> Bounds:
         found = column.bounds(agent)
         return found and (found[0] - 1.0, found[1] - 1.0)
 

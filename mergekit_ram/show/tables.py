@@ -23,6 +23,8 @@ Part = TypeVar("Part", TensorRecord, LayerRecord)
 TOP = 5
 """Tensors and layers that are listed."""
 
+MOST_PAIRS = 10
+
 LARGE_SHARE = 0.01
 LARGE_AS_AVERAGE = 0.5
 """Of all parameters, and of an average tensor: in large models hardly any tensor has 1 %."""
@@ -35,6 +37,8 @@ class Table:
     heading: str
     parts: Sequence[Any]
     columns: Sequence[Column]
+    most: int | None = None
+    """Rows that a terminal shows; of all where null."""
 
     @property
     def rows(self) -> list[list[Cell]]:
@@ -156,13 +160,15 @@ def is_known(record: OverlapRecord, column: Column) -> bool:
 
 
 def pair_tables(record: OverlapRecord) -> Iterator[Table]:
-    """A row per pair of agents; nothing where the record has none."""
+    """A row per pair of agents, the largest overlap first; nothing where there is none."""
     if not record.pairwise:
         return
     names = agent_names(record)
     first = columns.name("agent", columns.AGENT, lambda pair: names[pair.first])
     second = columns.name("and", "the other agent", lambda pair: names[pair.second])
-    yield _table(record, "Where two agents meet", record.pairwise, first, second, *columns.PAIRS)
+    ranked = sorted(record.pairwise, key=lambda pair: -(pair.jaccard or 0.0))
+    found = _table(record, "Where two agents meet", ranked, first, second, *columns.PAIRS)
+    yield replace(found, most=MOST_PAIRS)
 
 
 def direction_tables(record: OverlapRecord) -> Iterator[Table]:

@@ -26,11 +26,9 @@ from mergekit.graph import Task
 from mergekit.merge import run_merge
 from mergekit.tokenizer import TokenizerInfo
 
-from mergekit_ram import handover
+from mergekit_ram import host
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import remove_earlier_model
-from mergekit_ram.plan.folder import check_output
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import check_output, lock_folder, remove_earlier_model
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.record.schema import RECORD_NAME
@@ -69,13 +67,13 @@ def merge(job: MergeJob) -> bool:
         if job.units is not None:
             _Driver(job).do_units(plan_of(job), job.units)
             return not job.work.exists
-        with handover.sharing_folder(), handover.executed_by(_Driver(job).execute):
+        with host.executed_by(_Driver(job).execute):
             run_merge(job.config, job.out_path, job.options, job.configuration)
         job.work.remove()
         shutil.rmtree(Path(job.out_path, ADAPTERS), ignore_errors=True)
         return True
     finally:
-        lock.release()
+        lock.close()
 
 
 def _is_finished(job: MergeJob) -> bool:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.earlier import MARKS, remove_earlier_model
-from mergekit_ram.record.build import settings_record
-from mergekit_ram.record.files import written_files
-from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord, read_record
+from mergekit_ram.plan.folder import MARKS, remove_earlier_model
+from mergekit_ram.record.check import read_record
+from mergekit_ram.record.contents import written_files
+from mergekit_ram.record.merge import settings_record
+from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
 from mergekit_ram.units.cut import PlannedUnits, Unit
 from mergekit_ram.units.folder import Receipt, is_intact
 from mergekit_ram.units.job import MergeJob, counted

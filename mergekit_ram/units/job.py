@@ -20,16 +20,16 @@ from mergekit.io.tasks import LoaderCache
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 
-from mergekit_ram import handover
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
-from mergekit_ram.hush import hushed
 from mergekit_ram.merges.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
-from mergekit_ram.record.build import versions
+from mergekit_ram.record.merge import versions
+from mergekit_ram.text import hushed
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.folder import (
     ADAPTERS,
@@ -159,7 +159,7 @@ def folder_beside(path: str) -> Iterator[str]:
 
 def plan_of(job: MergeJob) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
-    targets = handover.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
+    targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
     return cut(targets, job.options.out_shard_size)
 
 

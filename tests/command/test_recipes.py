@@ -21,7 +21,8 @@ from models import (
 )
 from reference import StateDict, same_bits
 
-from mergekit_ram.record.schema import RECORD_NAME, read_record
+from mergekit_ram.record.check import read_record
+from mergekit_ram.record.schema import RECORD_NAME
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "examples" / "yaml").glob("*.yml"))

@@ -21,7 +21,7 @@ from models import (
 from roads import BOTH, DTYPES, assert_same
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mergekit_ram.kernels import rounding
+from mergekit_ram.kernels import blocks
 
 # Vocabularies
 
@@ -163,7 +163,7 @@ def test_dtype_and_out_dtype(tmp_path, method, r, dtype, out_dtype):
     expected = reference.merge(base, agents, r=r)
     last = getattr(torch, out_dtype) if out_dtype else first
     # torch rounds float64 to sixteen bits by way of float32; the kernels' tests hold the rounding.
-    rounded = {name: rounding.rounded(tensor, last) for name, tensor in expected.items()}
+    rounded = {name: blocks.rounded(tensor, last) for name, tensor in expected.items()}
     assert_same(written, rounded, last)
 
 

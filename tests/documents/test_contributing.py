@@ -36,7 +36,7 @@ def test_every_name_is_defined_in_the_file_beside_it(what: str, path: str, name:
 def test_what_is_most_looked_for_is_there():
     places = {what: path for what, path, _ in ROWS}
     assert places["the formula of λ"] == "mergekit_ram/overlap.py"
-    assert places["the test for NaN and infinity"] == "mergekit_ram/kernels/chunks.py"
+    assert places["the test for NaN and infinity"] == "mergekit_ram/kernels/blocks.py"
     assert places["the order of tasks"] == "mergekit_ram/plan/tasks.py"
     assert places["the JSON schema"] == "mergekit_ram/record/schema.py"
     assert places["the colour of agent 2"] == "mergekit_ram/show/charts.py"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -104,11 +103,6 @@ def test_results_without_a_place_are_refused_before_anything_is_read(
         result = run_inspect(trio.config("ram"), tmp_path, option, str(missing))
         assert result.exit_code == 1
         assert result.output.startswith(f"Error: {missing} cannot be written")
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    result = run_inspect(trio.config("ram"), tmp_path, "--html", str(tmp_path / "page.html"))
-    assert result.exit_code == 1
-    assert "pip install 'mergekit-ram[html]'" in result.output
 
 
 @pytest.mark.parametrize("sample", [None, 0.99])

@@ -14,7 +14,7 @@ from models import Trio, forget_loaded_models
 from mergekit_ram.cli import main
 from mergekit_ram.inspection.inspect import inspect
 from mergekit_ram.inspection.plan import operations, plan_inspection
-from mergekit_ram.kernels.directions import Dual, Primal, fewest_operations
+from mergekit_ram.kernels.solutions import Dual, Primal, fewest_operations
 from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.schema import OverlapRecord
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
 
 import torch
 from inspecting import inspected, run_inspect
 from mergekit.merge_methods.base import TensorGroup
-from models import Trio
+from models import Trio, write_weights
 from reference import count
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -117,3 +118,21 @@ def test_without_madvise_the_figures_are_the_same(trio: Trio, tmp_path, monkeypa
     expected = inspected(trio.config("ram_plus"), tmp_path, *options)
     monkeypatch.setattr(sample, "_madvise", lambda: None)
     assert inspected(trio.config("ram_plus"), tmp_path, *options).agents == expected.agents
+
+
+def test_what_a_sample_does_not_bound_is_said_to_be_unknown(trio: Trio, tmp_path):
+    folder = Path(next(iter(trio.agents)))
+    name = "model.embed_tokens.weight"
+    changed = trio.base[name].clone()
+    changed[3] += 1.0  # one row of all is active
+    write_weights(folder, {**trio.base, name: changed}, Path(trio.base_path))
+    whole = inspected(trio.config("ram_plus"), tmp_path).agents[0]
+    record = inspected(trio.config("ram_plus"), tmp_path, "--sample", "0.2")
+    agent = record.agents[0]
+    low, high = agent.interval["density"]
+    assert low <= whole.density <= high
+    low, high = agent.interval["rescale"]
+    assert low <= whole.rescale <= high
+    assert [agent.interval.get(field) for field in ("energy", "retained")] == [None, None]
+    shown = run_inspect(trio.config("ram_plus"), tmp_path, "--quiet", "--sample", "0.2").output
+    assert (agent.active > 0) == ("[too few seen]" in shown)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mergekit_ram.kernels import numba_path
+from mergekit_ram.kernels import ram
 
 
 @pytest.fixture(params=["torch", "numba"], scope="module")
@@ -14,8 +14,8 @@ def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """What asks for it holds for both implementations."""
     if request.param == "numba":
         pytest.importorskip("numba")
-        assert numba_path.available()
+        assert ram.available()
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "torch":
-            patch.setenv(numba_path.DISABLE_VARIABLE, "0")
+            patch.setenv(ram.DISABLE_VARIABLE, "0")
         yield request.param

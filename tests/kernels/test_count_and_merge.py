@@ -9,13 +9,9 @@ from hypothesis import strategies as st
 from reference import count as reference_count
 from reference import merge_tensor, same_bits
 
-from mergekit_ram.kernels.count_and_merge import (
-    KernelOverflowError,
-    Recipe,
-    count,
-    merge,
-    merge_and_count,
-)
+from mergekit_ram.kernels.blocks import KernelOverflowError
+from mergekit_ram.kernels.ram import count, merge, merge_and_count
+from mergekit_ram.kernels.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

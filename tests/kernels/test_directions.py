@@ -12,8 +12,7 @@ from directions_reference import assert_close
 from reference import same_bits
 from safetensors.torch import load_file
 
-from mergekit_ram.kernels.merge_directions import Layout, merge
-from mergekit_ram.kernels.products import factorise_in_place, solve_in_place
+from mergekit_ram.kernels.directions import Layout, merge
 
 DATA = Path(__file__).parents[1] / "data"
 CASES = json.loads((DATA / "directions.json").read_text())
@@ -210,20 +209,6 @@ def test_the_same_call_gives_the_same_bytes_whatever_precision_the_caller_has():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def test_large_systems_are_factorised_and_solved_in_parts():
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(700, 900, generator=generator, dtype=torch.float64)
-    system = root @ root.T / 900 + torch.eye(700, dtype=torch.float64)
-    right = torch.randn(700, 5, generator=generator, dtype=torch.float64)
-    expected = torch.linalg.solve(system, right)
-    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-4)):
-        factor = system.to(dtype, copy=True)
-        assert factorise_in_place(factor)
-        solved = solve_in_place(factor, right.to(dtype, copy=True))
-        torch.testing.assert_close(solved.double(), expected, rtol=0, atol=tolerance)
-    assert not factorise_in_place(-system)
 
 
 def test_empty_tensors_stay_empty():

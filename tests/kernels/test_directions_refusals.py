@@ -7,8 +7,8 @@ import torch
 from directions_reference import assert_close
 from test_directions import expected_of, matrices
 
-from mergekit_ram.kernels.chunks import KernelInputError, KernelOverflowError
-from mergekit_ram.kernels.merge_directions import KernelRidgeError, merge
+from mergekit_ram.kernels.blocks import KernelInputError, KernelOverflowError
+from mergekit_ram.kernels.directions import KernelRidgeError, merge
 
 SHAPES = [(40, 30), (5, 40), (64,)]
 

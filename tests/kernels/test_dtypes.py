@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference import merge_tensor, same_bits
 
-from mergekit_ram.kernels import numba_path
-from mergekit_ram.kernels.count_and_merge import KernelOverflowError, Recipe, count, merge_and_count
-from mergekit_ram.kernels.rounding import rounded
+from mergekit_ram.kernels import ram
+from mergekit_ram.kernels.blocks import KernelOverflowError, rounded
+from mergekit_ram.kernels.ram import count, merge_and_count
+from mergekit_ram.kernels.recipe import Recipe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 NARROW = (torch.bfloat16, torch.float16)
@@ -25,8 +26,8 @@ NEAR_ONE = (1.0, 1 + 2**-52, 1 - 2**-53, 1 + 1e-10, 1 + 2**-25, 1 + 2**-24, 1 + 
 @contextmanager
 def in_torch() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(numba_path.DISABLE_VARIABLE, "0")
-        assert not numba_path.available()
+        patch.setenv(ram.DISABLE_VARIABLE, "0")
+        assert not ram.available()
         yield
 
 
@@ -118,7 +119,7 @@ def test_all_float16_values_go_through_unchanged(path):
             with in_torch():
                 merged = merge_and_count(recipe, base, [every]).tensor
         else:
-            assert numba_path.available()
+            assert ram.available()
             merged = merge_and_count(recipe, base, [every]).tensor
         # Equal values take the base's zero.
         assert torch.equal(merged, every)
@@ -220,7 +221,7 @@ def test_whether_a_value_fits_is_asked_of_the_rounded_one(path, source):
     recipe = Recipe.of(1, 0.0, None, None, 1.0, 1.0, out_dtype=torch.float16)
     with pytest.MonkeyPatch.context() as patch:
         if path == "torch":
-            patch.setenv(numba_path.DISABLE_VARIABLE, "0")
+            patch.setenv(ram.DISABLE_VARIABLE, "0")
         assert float(merge_and_count(recipe, torch.zeros_like(below), [below]).tensor) == 65504.0
         with pytest.raises(KernelOverflowError, match=r"does not fit torch\.float16"):
             merge_and_count(recipe, torch.zeros_like(below), [torch.full_like(below, 65520.0)])
@@ -234,5 +235,5 @@ def test_a_factor_that_rounds_to_one_leaves_the_agent_whole(path, λ):
     recipe = Recipe.of(1, 0.0, [λ], None, 1.0, 1.0)
     with pytest.MonkeyPatch.context() as patch:
         if path == "torch":
-            patch.setenv(numba_path.DISABLE_VARIABLE, "0")
+            patch.setenv(ram.DISABLE_VARIABLE, "0")
         assert same_bits(merge_and_count(recipe, base, [agent]).tensor, agent)

@@ -7,16 +7,11 @@ import pytest
 import torch
 from reference import task_vectors
 
-from mergekit_ram.kernels import numba_path
-from mergekit_ram.kernels.count_and_merge import (
-    KernelInputError,
-    KernelOverflowError,
-    Recipe,
-    count,
-    merge_by,
-)
-from mergekit_ram.kernels.energies import observe, realise
-from mergekit_ram.kernels.sums import ENERGIES, PAIRS, REALISED
+from mergekit_ram.kernels import ram
+from mergekit_ram.kernels.blocks import KernelInputError, KernelOverflowError
+from mergekit_ram.kernels.energies import ENERGIES, PAIRS, REALISED, observe, realise
+from mergekit_ram.kernels.ram import count, merge_by
+from mergekit_ram.kernels.recipe import Recipe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 THRESHOLDS = (0.0, 1e-4, 1e-2)
@@ -175,11 +170,11 @@ def test_the_same_bytes_come_whatever_the_threads():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_loops_and_torch_say_the_same(dtype, monkeypatch):
-    assert numba_path.available()
+    assert ram.available()
     base, *others = problem(9, dtype)
     recipe = recipe_for(9)
     loops = observe(recipe, base, others, thresholds=THRESHOLDS), realise(recipe, base, others)
-    monkeypatch.setenv(numba_path.DISABLE_VARIABLE, "0")
+    monkeypatch.setenv(ram.DISABLE_VARIABLE, "0")
     plain = observe(recipe, base, others, thresholds=THRESHOLDS), realise(recipe, base, others)
     assert loops[0].degree.tolist() == plain[0].degree.tolist()
     assert loops[0].energies == pytest.approx(plain[0].energies, rel=1e-12)

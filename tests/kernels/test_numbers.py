@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from mergekit_ram.kernels import numba_path
-from mergekit_ram.kernels.count_and_merge import KernelParameterError, count, merge
+from mergekit_ram.kernels import ram
+from mergekit_ram.kernels.blocks import KernelParameterError
+from mergekit_ram.kernels.ram import count, merge
 
 LARGEST = r"beyond float32, whose largest number is 3\.40282e\+38"
 
@@ -16,8 +17,8 @@ LARGEST = r"beyond float32, whose largest number is 3\.40282e\+38"
 @pytest.fixture(params=["loops", "torch"], autouse=True)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "torch":
-        monkeypatch.setenv(numba_path.DISABLE_VARIABLE, "0")
-    assert numba_path.available() == (request.param == "loops")
+        monkeypatch.setenv(ram.DISABLE_VARIABLE, "0")
+    assert ram.available() == (request.param == "loops")
 
 
 def refused(message: str, dtype: torch.dtype = torch.float32, **settings: object) -> None:

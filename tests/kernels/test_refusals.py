@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mergekit_ram.kernels.count_and_merge import (
-    KernelInputError,
-    KernelOverflowError,
-    count,
-    merge,
-)
+from mergekit_ram.kernels.blocks import KernelInputError, KernelOverflowError
+from mergekit_ram.kernels.ram import count, merge
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

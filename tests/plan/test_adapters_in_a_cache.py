@@ -103,8 +103,8 @@ def test_a_cache_that_another_process_fills_meanwhile_is_used(tmp_path, monkeypa
     (made,) = other.iterdir()
     merge = adapters._merge
 
-    def merge_and_meet(model, aside, options):
-        merge(model, aside, options)
+    def merge_and_meet(*arguments):
+        merge(*arguments)
         shutil.copytree(made, cache / made.name)
 
     monkeypatch.setattr(adapters, "_merge", merge_and_meet)

@@ -8,15 +8,19 @@ from models import Trio, make_agent, run_yaml
 LARGEST = "beyond float32, whose largest number is 3.40282e+38"
 
 
-@pytest.mark.parametrize("method", ["ram", "ram_plus"])
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("method", "name", "value", "message"),
     [
-        ("epsilon", 1e39, f"parameter 'epsilon' is 1e+39, {LARGEST} (tensor "),
-        ("scale", 1e39, f"parameter 'scale' is 1e+39, {LARGEST} (tensor "),
-        ("weight", 1e39, f"/coder is 1e+39, {LARGEST} (tensor "),
-        ("epsilon", float("nan"), "parameter 'epsilon' must be a finite number ≥ 0; got nan"),
-        ("weight", float("inf"), "parameter 'weight' must be a finite number; got inf"),
+        ("ram", "epsilon", 1e39, f"parameter 'epsilon' is 1e+39, {LARGEST} (tensor "),
+        ("ram_plus", "scale", 1e39, f"parameter 'scale' is 1e+39, {LARGEST} (tensor "),
+        ("ram", "weight", 1e39, f"/coder is 1e+39, {LARGEST} (tensor "),
+        (
+            "ram_plus",
+            "epsilon",
+            float("nan"),
+            "parameter 'epsilon' must be a finite number ≥ 0; got nan",
+        ),
+        ("ram", "weight", float("inf"), "parameter 'weight' must be a finite number; got inf"),
     ],
 )
 def test_a_number_that_float32_cannot_hold_is_refused(trio: Trio, method, name, value, message):

@@ -12,9 +12,15 @@ from models import Trio, read_weights, run_yaml
 from refusals import BOTH, agent, assert_not_loadable, change, refusal
 
 
-@BOTH
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("name", ["base", "tool"])
+@pytest.mark.parametrize(
+    ("method", "name", "value"),
+    [
+        ("ram", "base", float("nan")),
+        ("ram", "tool", float("inf")),
+        ("ram_plus", "base", float("-inf")),
+        ("ram_plus", "tool", float("nan")),
+    ],
+)
 def test_not_finite(trio: Trio, method, name, value):
     tensor = read_weights(trio.folder / name)["model.norm.weight"]
     tensor[5] = value
@@ -45,38 +51,34 @@ def test_overflow_of_the_output_dtype(trio: Trio, method):
     assert_not_loadable(trio.folder / "out")
 
 
-@BOTH
-def test_float8_weights(trio: Trio, method):
+def test_float8_weights(trio: Trio):
     name = "model.layers.0.mlp.up_proj.weight"
     tensor = read_weights(agent(trio))[name].to(torch.float8_e4m3fn)
     change(trio, "tool", **{name: tensor})
-    assert refusal(trio, method) == (
+    assert refusal(trio, "ram") == (
         f"Error: model {agent(trio)}, tensor {name}: torch.float8_e4m3fn weights cannot be "
         "merged; dequantise the model to bfloat16, float16 or float32 first"
     )
 
 
-@BOTH
-def test_packed_integer_weights(trio: Trio, method):
+def test_packed_integer_weights(trio: Trio):
     name = "model.layers.0.mlp.up_proj.weight"
     tensor = torch.zeros(read_weights(agent(trio))[name].shape, dtype=torch.uint8)
     change(trio, "tool", **{name: tensor})
-    assert f"tensor {name}: torch.uint8 weights cannot be merged" in refusal(trio, method)
+    assert f"tensor {name}: torch.uint8 weights cannot be merged" in refusal(trio, "ram")
 
 
-@BOTH
-def test_a_quantised_model(trio: Trio, method):
+def test_a_quantised_model(trio: Trio):
     path = agent(trio) / "config.json"
     config = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "gptq"}}
     path.write_text(json.dumps(config))
-    assert refusal(trio, method) == (
+    assert refusal(trio, "ram") == (
         f"Error: model {agent(trio)}: its weights are quantised (quantization_config in {path}: "
         "gptq) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
     )
 
 
-@BOTH
-@pytest.mark.parametrize("where", ["top", "model"])
+@pytest.mark.parametrize(("method", "where"), [("ram", "top"), ("ram_plus", "model")])
 def test_parameters_out_of_range(trio: Trio, method, where):
     changes: dict[str, Any] = {"parameters": {"epsilon": "tiny"}}
     line = "Error: parameter 'epsilon' must be a finite number ≥ 0; got 'tiny'"

@@ -11,7 +11,6 @@ import yaml
 from click.testing import CliRunner, Result
 from mergekit.config import MergeConfiguration
 from mergekit.scripts.merge_raw_pytorch import main as mergekit_pytorch
-from mergekit.scripts.run_yaml import main as mergekit_yaml
 from models import Trio
 from safetensors.torch import save_file
 
@@ -105,18 +104,11 @@ def test_raw_keys_at_the_wrong_level_are_warned_of(raw, caplog):
 def test_what_is_no_recipe_is_refused_in_one_line(trio: Trio, settings, reason):
     path = trio.folder / "recipe.yml"
     path.write_text(yaml.safe_dump(trio.config("ram_plus") | settings))
-    result = CliRunner().invoke(mergekit_yaml, [str(path), str(trio.folder / "out")])
+    result = CliRunner().invoke(main, ["merge", str(path), str(trio.folder / "out")])
     assert said(result) == (
         f"Error: {path} cannot be read as a configuration of mergekit: {reason}. Give the YAML "
         "file of a merge."
     )
-
-
-def test_recipes_of_other_methods_are_left_to_mergekit(trio: Trio):
-    path = trio.folder / "recipe.yml"
-    path.write_text(yaml.safe_dump(trio.config("linear") | {"models": 3}))
-    result = CliRunner().invoke(mergekit_yaml, [str(path), str(trio.folder / "out")])
-    assert type(result.exception).__name__ == "ValidationError"
 
 
 # Files that are no YAML
@@ -160,17 +152,6 @@ def test_a_file_that_is_no_recipe_is_refused_with_the_reason(tmp_path, what):
     assert_refused(f"Error: {error.value}", path, reason)
 
 
-@pytest.mark.parametrize("what", ["a tab", "UTF-16", "a list"])
-@pytest.mark.parametrize("command", [mergekit_yaml, mergekit_pytorch])
-def test_commands_of_mergekit_refuse_what_was_meant_as_ours(tmp_path, command, what):
-    path = tmp_path / "recipe.yml"
-    data, reason = UNREADABLE[what]
-    path.write_bytes(data)
-    line = said(CliRunner().invoke(command, [str(path), str(tmp_path / "out")]))
-    assert_refused(line, path, reason)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("command", ["inspect", "merge"])
 def test_our_own_commands_refuse_them_too(tmp_path, command):
     path = tmp_path / "recipe.yml"
@@ -186,21 +167,3 @@ def assert_refused(line: str, path: Path, reason: str) -> None:
     assert line.startswith(f"Error: {path} cannot be read as a configuration of mergekit: ")
     assert reason in line
     assert line.endswith(". Give the YAML file of a merge.")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "- 1\n",
-        "3\n",
-        "merge_method: linear\n\tx: 1\n",
-        "# merge_method: ram\nmerge_method: linear\nmodels: 3\n",
-        "merge_method: ramble\nx: [\n",
-    ],
-)
-def test_what_names_no_method_of_ours_is_left_to_mergekit(tmp_path, text):
-    path = tmp_path / "recipe.yml"
-    path.write_text(text)
-    result = CliRunner().invoke(mergekit_yaml, [str(path), str(tmp_path / "out")])
-    assert type(result.exception).__name__ in ("ValidationError", "ScannerError", "ParserError")

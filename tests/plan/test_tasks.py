@@ -51,7 +51,7 @@ def test_ram_alone_needs_no_counting(trio: Trio, tmp_path):
 
 def test_the_counting_pass_holds_one_tensor_group_at_a_time(trio: Trio, tmp_path):
     tasks = plan(trio, tmp_path / "out")
-    (counting,) = {task.tensor_task.statistics for task in tasks if hasattr(task, "tensor_task")}
+    (counting,) = {save.tensor_task.statistics for save in tasks[0].tensor_save_tasks}
     alive: dict[int, int] = {}
     largest = 0
     load = LoadTensor.execute
@@ -105,7 +105,7 @@ def test_the_multi_gpu_executor_counts_first_and_keeps_the_tensors_separate(trio
 
 def test_counting_happens_on_the_device_that_the_executor_computes_on(trio: Trio, tmp_path):
     tasks = plan(trio, tmp_path / "out")
-    (counting,) = {task.tensor_task.statistics for task in tasks if hasattr(task, "tensor_task")}
+    (counting,) = {save.tensor_task.statistics for save in tasks[0].tensor_save_tasks}
     seen = []
     count = CountOverlaps.execute
 
@@ -137,7 +137,7 @@ def test_planning_time_grows_with_the_number_of_tensors_not_its_square(trio: Tri
 
 
 def test_a_merge_task_outside_of_a_plan_is_refused(trio: Trio, tmp_path):
-    task = plan(trio, tmp_path / "out")[0].tensor_task
+    task = plan(trio, tmp_path / "out")[0].tensor_save_tasks[0].tensor_task
     fields = {name: getattr(task, name) for name in ExecuteMergeMethodTask.model_fields}
     lone = ExecuteMergeMethodTask(**fields)
     with pytest.raises(PlanError, match="is to be merged alone, without the counts"):

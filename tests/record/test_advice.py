@@ -6,9 +6,8 @@ import page_records as records
 import pytest
 from page_records import Sketch
 
-from mergekit_ram.record.findings import findings_of
-from mergekit_ram.record.schema import OverlapRecord, TensorRecord
-from mergekit_ram.record.untouched import untouched_parts
+from mergekit_ram.record.findings import findings_of, untouched_parts
+from mergekit_ram.record.schema import OverlapRecord, TensorAgent, TensorRecord
 from mergekit_ram.show.terminal import as_text
 
 
@@ -17,11 +16,21 @@ def texts(record: OverlapRecord) -> dict[str, str]:
 
 
 def tensors(*changes: tuple[str, int, float]) -> tuple[TensorRecord, ...]:
-    first = records.merge().tensors[0]
+    """Tensors that an agent changed, by name, size and share of what it changed."""
     return tuple(
-        first.model_copy(update={"name": name, "numel": numel, "change": change})
+        TensorRecord(
+            name=name,
+            numel=numel,
+            epsilon=1e-5,
+            agents=(agent_of(round(numel * change)),),
+            loading="0123456789abcdef",
+        )
         for name, numel, change in changes
     )
+
+
+def agent_of(active: int) -> TensorAgent:
+    return TensorAgent(model="one", weight=1.0, rescale=1.0, overlap_degree=(active,))
 
 
 def layer(number: int, changed: bool, **odd: float) -> list[tuple[str, int, float]]:
@@ -97,9 +106,11 @@ def test_a_rescale_above_two_is_found(r, is_large):
 def test_small_tensors_are_not_ranked_by_change():
     record = records.merge()
     biases = tuple(
-        tensor.model_copy(update={"change": 0.9})
-        if tensor.name.endswith("bias")
-        else tensor.model_copy(update={"change": 0.1})
+        tensor.model_copy(
+            update={
+                "agents": (agent_of(round(tensor.numel * (0.9 if "bias" in tensor.name else 0.1))),)
+            }
+        )
         for tensor in record.tensors
     )
     text = as_text(record.model_copy(update={"tensors": biases}))

@@ -15,7 +15,7 @@ from safetensors.torch import save
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.models.checkpoints import read_shard
-from mergekit_ram.record.contents import contents_digest
+from mergekit_ram.record.contents import file_record
 
 EXAMPLES = 150
 WEIGHTS = {
@@ -36,7 +36,7 @@ VALUES = (
 def in_one_line(path: Path, is_safetensors: bool) -> None:
     """Whoever reads it gets something, or an error of ours."""
     readers: list[Callable[[], Any]] = [
-        lambda: contents_digest(path, is_safetensors, "some model"),
+        lambda: file_record(path, "some model"),
     ]
     if is_safetensors:
         readers.append(lambda: read_shard(path, is_safetensors, "some model"))
@@ -109,4 +109,4 @@ def test_what_is_no_file_of_weights(place, content):
     with pytest.raises(InputError, match="cannot read"):
         read_shard(path, True, "some model")
     with pytest.raises(InputError, match="cannot read"):
-        contents_digest(path, True, "some model")
+        file_record(path, "some model")

@@ -149,8 +149,9 @@ def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):
     [
         (None, "cannot be read as a record of overlaps"),
         ("{", "cannot be read as a record of overlaps"),
-        ('{"schema_version": 7}', "its schema_version is 7"),
-        ('{"schema_version": 1, "kind": "merge"}', "is damaged: merge_method: Field required"),
+        ('{"schema_version": 7}', "is no record of schema version 3"),
+        ('{"kind": "merge"}', "is no record of schema version 3"),
+        ('{"schema_version": 3, "kind": "merge"}', "is damaged: merge_method: Field required"),
     ],
 )
 def test_records_that_cannot_be_read_are_refused(tmp_path, content, message):

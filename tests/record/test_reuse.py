@@ -73,12 +73,12 @@ def differing(trio: Trio, what: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("epsilon", "was counted with epsilon 1e-05, not 0.001"),
-        ("weight", "was counted with weight 1 for "),
+        ("epsilon", "epsilon was 1e-05, and is 0.001 now"),
+        ("weight", "coder was 1.0, and is 0.5 now"),
         ("agents", "coder is not merged now"),
-        ("dtype", "is loaded otherwise (its layers, agents, dtype or vocabulary)"),
+        ("dtype", "loading (its layers, agents, dtype or vocabulary) was "),
         ("layers", "tensor model.layers.1."),
-        ("weights", "coder has changed: model.safetensors"),
+        ("weights", "coder, model.safetensors, size was "),
     ],
 )
 def test_counts_of_another_merge_are_refused(trio: Trio, what, message):
@@ -142,6 +142,7 @@ def test_counting_pass_and_merging_say_the_same_of_agents(trio: Trio, caplog):
 def test_the_schema_is_printed_and_describes_its_fields():
     result = CliRunner().invoke(main, ["schema"])
     schema = json.loads(result.output)
-    assert schema["properties"]["schema_version"]["const"] == 2
+    assert schema["properties"]["schema_version"]["const"] == 3
+    assert "overlap_degree" in schema["$defs"]["TensorAgent"]["properties"]
     agent = schema["$defs"]["AgentRecord"]["properties"]
     assert all("description" in field for field in agent.values())

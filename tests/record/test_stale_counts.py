@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from models import Trio, merge_yaml, read_weights, run_yaml, write_weights
 from records import record_of
 from safetensors.torch import save_file
 
-from mergekit_ram.record.contents import BETWEEN, WHOLE, WINDOW, contents_digest
-from mergekit_ram.record.schema import RECORD_NAME
+from mergekit_ram.overlap import AgentOverlap
+from mergekit_ram.record.build import counted_fields
+from mergekit_ram.record.contents import BETWEEN, WHOLE, WINDOW, file_record
+from mergekit_ram.record.schema import RECORD_NAME, AgentRecord
 
 Weights = dict[str, torch.Tensor]
 
@@ -43,10 +47,11 @@ def test_a_model_that_was_trained_on_in_its_folder_is_refused(trio: Trio, name):
     key = "model.layers.0.mlp.up_proj.weight"
     weights = read_weights(trio.folder / name)[key]
     train_on(trio.folder / name, **{key: torch.where(weights > 0, weights * 1.01, weights)})
-    assert refused(trio) == (
-        f"Error: statistics {trio.folder / 'counts' / RECORD_NAME}: they are not those of this "
-        f"merge: model {trio.folder / name} has changed: model.safetensors (same size and tensors, "
-        "other weights). Leave `statistics` out and the merge counts anew."
+    assert re.fullmatch(
+        rf"Error: statistics {trio.folder / 'counts' / RECORD_NAME}: they are not those of this "
+        rf"merge: model {trio.folder / name}, model.safetensors, contents was \w+, and is \w+ now. "
+        "Leave `statistics` out and the merge counts anew.",
+        refused(trio),
     )
 
 
@@ -66,18 +71,7 @@ def test_pickled_models_are_looked_into_too(trio: Trio):
     merge_yaml(reusing(trio), trio.folder / "again")
     weights["model.norm.weight"][-1] += 1
     torch.save(weights, tool / "pytorch_model.bin")
-    assert f"model {tool} has changed: pytorch_model.bin (same size" in refused(trio)
-
-
-def test_counts_of_an_earlier_version_are_refused_since_they_tell_no_contents(trio: Trio):
-    merge_yaml(trio.config("ram_plus"), trio.folder / "counts")
-    path = trio.folder / "counts" / RECORD_NAME
-    record = json.loads(path.read_text())
-    for model in record["models"]:
-        for file in model["files"]:
-            del file["contents"]
-    path.write_text(json.dumps(record))
-    assert "an earlier version recorded them, which did not look at" in refused(trio)
+    assert f"model {tool}, pytorch_model.bin, contents was " in refused(trio)
 
 
 def test_record_and_card_say_where_counts_are_from(trio: Trio):
@@ -87,54 +81,39 @@ def test_record_and_card_say_where_counts_are_from(trio: Trio):
     assert record_of(trio.folder / "counts").counts_from is None
     assert record_of(trio.folder / "again").counts_from == path
     cards = [(trio.folder / name / "README.md").read_text() for name in ("counts", "again")]
-    said = f"The counts were not taken in this merge: they are those of `{path}`."
+    said = "The counts were taken before this merge, of the same models."
     assert [said in " ".join(card.split()) for card in cards] == [False, True]
 
 
-def test_counts_that_lack_an_agent_or_another_size_are_refused(trio: Trio):
+def test_counts_that_lack_an_agent_are_refused(trio: Trio):
     merge_yaml(trio.config("ram_plus"), trio.folder / "counts")
     path = trio.folder / "counts" / RECORD_NAME
     record = json.loads(path.read_text())
-    written = json.dumps(record)
-    tensors = record["tensors"]
-    place = tensors["name"].index("model.norm.weight")
-    zero(record, place)
-    record["parameters"] += 10 - tensors["numel"][place]
-    tensors["numel"][place] = 10
-    mend(record)
-    path.write_text(json.dumps(record))
-    assert "tensor model.norm.weight has 32 parameters, not 10" in refused(trio)
-    record = json.loads(written)
-    zero(record, place)
-    first = record["tensors"]["agents"][0]
-    first["weight"] = [None if at == place else 1.0 for at in range(len(tensors["name"]))]
-    first["rescale"] = [w and first["rescale"] for w in first["weight"]]
-    for agent in record["tensors"]["agents"]:
-        agent["overlap_degree"][2][place] = None
-    for degree in first["overlap_degree"]:
-        degree[place] = None
-    mend(record)
-    path.write_text(json.dumps(record))
-    assert f"tensor model.norm.weight has no counts of {first['model']}" in refused(trio)
-
-
-def zero(record: dict[str, Any], place: int) -> None:
-    """Nobody changed that tensor, as far as the record goes."""
-    record["tensors"]["change"][place] = 0.0
-    for agent in record["tensors"]["agents"]:
-        for degree in agent["overlap_degree"]:
-            degree[place] = 0
-
-
-def mend(record: dict[str, Any]) -> None:
-    """Let the agents' sums fit the tensors again."""
-    columns = {agent["model"]: agent["overlap_degree"] for agent in record["tensors"]["agents"]}
+    # Nobody changed this tensor, and one agent has no counts of it.
+    tensor = next(t for t in record["tensors"] if t["name"] == "model.norm.weight")
+    first = tensor["agents"].pop(0)
+    for agent in tensor["agents"]:
+        agent["overlap_degree"] = [0, 0]
     for agent in record["agents"]:
-        degree = [sum(count or 0 for count in column) for column in columns[agent["model"]]]
-        active, unique = sum(degree), degree[0]
-        agent |= {"overlap_degree": degree, "active": active, "unique": unique}
-        agent |= {"shared": active - unique, "density": active / record["parameters"]}
-        agent["overlap_unique_ratio"] = (active - unique) / unique
+        agent |= counted(agent["model"], record)
+    for layer in record["layers"]:
+        layer["change"] *= layer["name"] != "model.norm"
+    path.write_text(json.dumps(record))
+    said = refused(trio)
+    assert f"tensor model.norm.weight, weight of {first['model']} is not in them" in said
+
+
+def counted(model: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Let an agent's sums fit the tensors again."""
+    own = [
+        a["overlap_degree"] for t in record["tensors"] for a in t["agents"] if a["model"] == model
+    ]
+    overlap = AgentOverlap(
+        model=model,
+        overlap_degree=tuple(map(sum, zip_longest(*own, fillvalue=0))),
+        parameters=record["parameters"],
+    )
+    return counted_fields(AgentRecord, overlap)
 
 
 @pytest.mark.parametrize("place", ["first", "last", "some"])
@@ -142,14 +121,14 @@ def mend(record: dict[str, Any]) -> None:
 def test_a_sample_of_every_tensor_is_looked_at_with_both_ends(tmp_path, place, is_safetensors):
     size = 40 * WHOLE
     weights = {"small": torch.zeros(5), "large": torch.zeros(size, dtype=torch.bfloat16)}
-    path = tmp_path / "weights"
+    path = tmp_path / ("w.safetensors" if is_safetensors else "w.bin")
 
     def digest() -> str:
         if is_safetensors:
             save_file(weights, path)
         else:
             torch.save(weights, path)
-        return contents_digest(path, is_safetensors, "model")
+        return file_record(path, "model").contents
 
     before = digest()
     assert digest() == before
@@ -165,5 +144,5 @@ def test_every_byte_of_a_small_tensor_is_looked_at(tmp_path):
         weights = {"w": torch.zeros(WHOLE // 4)}
         weights["w"][position] = 1
         save_file(weights, tmp_path / "w.safetensors")
-        found.add(contents_digest(tmp_path / "w.safetensors", True, "model"))
+        found.add(file_record(tmp_path / "w.safetensors", "model").contents)
     assert len(found) == len(range(0, WHOLE // 4, 500))

@@ -19,7 +19,7 @@ from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show.card import card_section
 from mergekit_ram.show.page import write_page
 from mergekit_ram.show.terminal import as_text
-from mergekit_ram.visible import as_code, in_markdown, visible
+from mergekit_ram.text import as_code, in_markdown, visible
 
 HOSTILE = (
     "\x1b[2J\x1b[31mred",

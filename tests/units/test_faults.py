@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from unit_merges import OPTIONS, assert_finished, merge
 
-from mergekit_ram.plan.lock import lock_folder
+from mergekit_ram.plan.folder import lock_folder
 from mergekit_ram.units.folder import WORK_FOLDER
 
 COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
@@ -104,7 +104,7 @@ def test_a_second_driver_is_refused(undisturbed, tmp_path):
         process = start(undisturbed.recipe, out)
         output = process.communicate(timeout=300)[0]
     finally:
-        lock.release()
+        lock.close()
     assert process.returncode == 1
     assert f"output folder {out}: another merge is writing to it" in output
 

@@ -10,7 +10,7 @@ from models import read_weights
 from unit_merges import assert_finished, changed, killed_at_random, merge
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.record.schema import read_record
+from mergekit_ram.record.check import read_record
 from mergekit_ram.units.folder import WORK_FOLDER
 from mergekit_ram.units.progress import progress_text
 

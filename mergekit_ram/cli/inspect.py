@@ -1,0 +1,230 @@
+"""The command ``mergekit-ram inspect``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mergekit_ram.cli.options import SETTINGS, parse, words
+from mergekit_ram.errors import InputError
+
+if TYPE_CHECKING:
+    from mergekit_ram.record.schema import OverlapRecord
+
+EXIT_FINDINGS = 3
+STANDARD_OUTPUT = "-"
+
+SOURCE = click.Argument(
+    ["source"],
+    metavar="CONFIG.yml|FOLDER|RECORD.json",
+    type=click.Path(path_type=Path, exists=True),
+)
+MORE_OPTIONS = """\
+All options of mergekit-yaml are accepted too: --lora-merge-cache, --device, --cuda, -v, --quiet,
+--transformers-cache, --trust-remote-code, -j (threads) and more."""
+
+
+class _ManyValues(click.Command):
+    """A command whose ``--epsilon`` takes as many numbers as follow it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, list(_repeated("--epsilon", args)))
+
+
+def _repeated(option: str, arguments: Iterable[str]) -> Iterable[str]:
+    """``--option 1 2`` as ``--option 1 --option 2``, which click understands."""
+    is_taking = has_value = False
+    for argument in arguments:
+        if argument == option:
+            is_taking, has_value = True, False
+        elif is_taking and _is_number(argument):
+            if has_value:
+                yield option
+            has_value = True
+        else:
+            is_taking = False
+        yield argument
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@click.command(
+    "inspect",
+    cls=_ManyValues,
+    context_settings=SETTINGS,
+    short_help="Show what agents changed, before or after a merge.",
+    epilog=MORE_OPTIONS,
+)
+@words("CONFIG.yml|FOLDER|RECORD.json")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Write everything as JSON; - is the standard output, in place of the tables.",
+)
+@click.option(
+    "--html",
+    "html_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one page with figures that can be read offline.",
+)
+@click.option(
+    "--epsilon",
+    "epsilons",
+    type=click.FloatRange(min=0),
+    multiple=True,
+    metavar="E [E ...]",
+    help="Count at these thresholds too, in the same pass, to see whether ε matters.",
+)
+@click.option(
+    "--sample",
+    "fraction",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Look at this share of the rows of every tensor; figures are then estimates.",
+)
+@click.option("--seed", type=int, help="Of --sample; 0 by default.")
+@click.option(
+    "--realised/--no-realised",
+    default=True,
+    show_default=True,
+    help="Read the models a second time, for what rounding leaves of λ.",
+)
+@click.option(
+    "--directions/--no-directions",
+    default=None,
+    help="Compute what ram_directions would keep, which takes as long as that merge. By default "
+    "where that is the method, or takes little time.",
+)
+@click.option(
+    "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    words: tuple[str, ...],
+    json_file: str | None,
+    html_file: Path | None,
+    epsilons: tuple[float, ...],
+    fraction: float | None,
+    seed: int | None,
+    realised: bool,
+    directions: bool | None,
+    strict: bool,
+) -> None:
+    """Show what agents changed, before a merge or after it; no weights are written.
+
+    CONFIG.yml is what mergekit-yaml takes, of any merge method: the base and the models are
+    read, and compared as ram_plus would. FOLDER is the output of a merge by ram or ram_plus,
+    and RECORD.json what --json wrote: these are shown again without reading any model.
+
+    \b
+    Before a merge:
+      mergekit-ram inspect merge.yml
+    Does the threshold matter?
+      mergekit-ram inspect merge.yml --epsilon 1e-6 1e-5 1e-4
+    A look at large models in a minute, as a page:
+      mergekit-ram inspect merge.yml --sample 0.01 --html overlap.html
+    For another program:
+      mergekit-ram inspect merge.yml --quiet --json - | jq '.agents[].density'
+    After a merge:
+      mergekit-ram inspect ./merged
+    Measured on a cluster, read at home:
+      mergekit-ram inspect overlap.json --html overlap.html
+
+    Exit codes: 0 done, 1 an error in one line, 2 a wrong option, 3 findings with --strict.
+    """
+    from mergekit_ram.record.check import is_record
+
+    if seed is not None and fraction is None:
+        click.echo("--seed has no effect without --sample", err=True)
+    options = None
+    source = Path(words[0]) if len(words) == 1 else None
+    if source is None or not source.exists() or not is_record(source):
+        options, given = parse(context, words, SOURCE)
+        source = given["source"]
+    _check_outputs(source, json_file, html_file)
+    if is_record(source):
+        if options is not None:
+            click.echo("options of mergekit have no effect on a record", err=True)
+        record = _recorded(source, epsilons, fraction)
+    else:
+        from mergekit_ram.inspection.inspect import inspect
+        from mergekit_ram.inspection.sample import Sample
+
+        record = inspect(
+            source,
+            options,
+            epsilons=tuple(sorted(set(epsilons))),
+            sample=None if fraction is None else Sample(fraction, seed or 0),
+            realised=realised,
+            directions=directions,
+        )
+    _give_out(record, json_file, html_file)
+    if strict and record.findings:
+        sys.exit(EXIT_FINDINGS)
+
+
+def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) -> None:
+    """Fail before a long run if an output file cannot be written."""
+    wanted = [Path(json_file)] if json_file and json_file != STANDARD_OUTPUT else []
+    wanted += [html_file] if html_file else []
+    taken = [source.resolve()]
+    for path in wanted:
+        if path.resolve() in taken:
+            raise InputError(
+                f"{path} is given twice, and would be overwritten. Choose another file."
+            )
+        taken.append(path.resolve())
+        if path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InputError(
+                f"{path} cannot be written: it is a folder, or in no folder that can be written "
+                "to. Choose another file."
+            )
+
+
+def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
+    from mergekit_ram.record.check import read_record
+    from mergekit_ram.record.contents import compared_with_weights
+
+    if epsilons or fraction is not None:
+        raise click.UsageError(
+            "--epsilon and --sample read models, and a record has none: give the YAML file."
+        )
+    if source.is_dir():
+        return compared_with_weights(read_record(source), source)
+    return read_record(source)
+
+
+def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | None) -> None:
+    from mergekit_ram.show.terminal import as_text
+
+    if json_file == STANDARD_OUTPUT:
+        click.echo(record.to_json(), nl=False)
+    else:
+        click.echo(as_text(record), nl=False)
+        if json_file is not None:
+            _write(Path(json_file), record.to_json())
+    if html_file is not None:
+        from mergekit_ram.show.page import write_page
+
+        write_page(record, html_file)
+        click.echo(f"wrote {html_file}", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}. Choose another file.") from None
+    click.echo(f"wrote {path}", err=True)

@@ -1,0 +1,132 @@
+"""The command ``mergekit-ram status``: versions, and whether the plugin is on."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import click
+
+from mergekit_ram import __version__, autoload
+from mergekit_ram.errors import HostError, check_version
+from mergekit_ram.switches import DISABLE_VARIABLE, is_set
+from mergekit_ram.text import one_line
+
+AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+"""torch's own switch for the entry points that it calls when it is imported."""
+
+NATIVE_VARIABLE = "MERGEKIT_RAM_NATIVE"
+
+ENTRY_POINTS = "torch.backends"
+NAME_WIDTH = 16
+
+MODULES = {"torch": "torch", "mergekit": "mergekit.merge_methods"}
+
+SWITCHES = f"""\
+switch off      {DISABLE_VARIABLE}=1 in the environment; mergekit_ram.uninstall() in Python
+switch on       leave that variable out; import mergekit_ram where torch's autoload is off
+"""
+
+
+@click.command("status", short_help="Show versions, and whether the plugin is on.")
+@click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--check", is_flag=True, help="Import torch and mergekit too, and say what fails.")
+def command(folder: Path | None, check: bool) -> None:
+    """Show versions, whether the plugin is on, and whose ram, ram_plus and ram_directions run.
+
+    With the FOLDER of an unfinished `mergekit-ram merge`: how far it is.
+    """
+    if folder is not None:
+        from mergekit_ram.units.progress import progress_text
+
+        click.echo(progress_text(folder), nl=False)
+        return
+    rows = _rows(check)
+    lines = [f"{name:<{NAME_WIDTH}}{text}\n" for name, text in rows.items()]
+    click.echo("".join(lines) + SWITCHES, nl=False)
+
+
+def _rows(check: bool) -> dict[str, str]:
+    problems = {name: _problem(name, check) for name in MODULES}
+    versions = {
+        name: ", ".join(filter(None, (_version(name), problem)))
+        for name, problem in problems.items()
+    }
+    broken = next((f"{name} is {problem}" for name, problem in problems.items() if problem), None)
+    return {
+        "mergekit-ram": __version__,
+        **versions,
+        "numba": _numba(),
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "autoload": _autoload(problems["torch"]),
+        **{
+            name: f"nobody: {broken}" if broken else _owner(name, check)
+            for name in sorted(autoload.METHOD_NAMES)
+        },
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _problem(package: str, check: bool) -> str | None:
+    """Why a package cannot be used, as far as that is looked at."""
+    if _version(package) is None:
+        return "not installed"
+    try:
+        if check:
+            importlib.import_module(MODULES[package])
+    except (Exception, SystemExit) as error:  # a file of that name may be a script that exits
+        return f"not importable: {type(error).__name__}: {one_line(error)}"
+    return None
+
+
+def _numba() -> str:
+    version = _version("numba")
+    if version is None:
+        return "not installed"
+    off = [f"{name}={os.environ[name]}" for name, is_off in _NUMBA_SWITCHES.items() if is_off(name)]
+    return f"{version}, compiled loops " + (f"off: {off[0]} is set" if off else "on")
+
+
+_NUMBA_SWITCHES = {
+    NATIVE_VARIABLE: lambda name: name in os.environ and not is_set(name),
+    "NUMBA_DISABLE_JIT": is_set,
+}
+
+
+def _autoload(problem: str | None) -> str:
+    imports = "only programs that import mergekit_ram have it"
+    if autoload.disabled():
+        return f"off: {DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]} is set"
+    if problem is not None:
+        return f"off: torch is {problem}"
+    if os.environ.get(AUTOLOAD_VARIABLE, "1") == "0":
+        return f"off: {AUTOLOAD_VARIABLE}=0 is set; {imports}"
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    if not any(point.name == "mergekit_ram" for point in points):
+        return f"off: the package is not installed, but found by its path; {imports}"
+    return "on: `import torch` switches the plugin on"
+
+
+def _owner(name: str, check: bool) -> str:
+    """Whose method answers to a name where mergekit_ram is imported, or why none does."""
+    if autoload.disabled():
+        return "mergekit" if name == "ram" else "nobody"
+    try:
+        check_version()
+        if check:
+            from mergekit import merge_methods
+
+            method = type(merge_methods.get(name))
+            return f"mergekit-ram ({method.__module__}.{method.__qualname__})"
+    except HostError as error:
+        return f"nobody: {error}"
+    return "mergekit-ram"
