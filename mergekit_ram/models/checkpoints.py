@@ -56,6 +56,8 @@ SAFETENSORS_DTYPES = {
 KEPT_HEADERS = 4096
 """Files whose headers are kept, for every step of a plan that asks for them again."""
 
+MISSING = "the file is missing"
+
 LFS_MARK = b"version https://git-lfs"
 
 
@@ -129,7 +131,11 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
         headers |= stored
         shards.append(ShardInfo(file, [*stored]))
     promised = {
-        name: _broken_promise(root / file, name, model)
+        name: broken(
+            model,
+            root / file,
+            f"its index promises tensor {name}" if (root / file).is_file() else MISSING,
+        )
         for name, file in weight_map.items()
         if name not in headers
     }
@@ -148,13 +154,6 @@ def _read_index(path: Path, model: str) -> dict[str, str]:
     return {str(name): str(file) for name, file in weight_map.items()}
 
 
-def _broken_promise(path: Path, name: str, model: str) -> InputError:
-    is_there = path.is_file()
-    return broken(
-        model, path, f"its index promises tensor {name}" if is_there else "the file is missing"
-    )
-
-
 def _other_files(root: Path) -> str:
     """Words on a folder without weights that transformers would read."""
     others = sorted(
@@ -171,7 +170,7 @@ def _read_config(root: Path, model: str) -> dict[str, Any]:
     if not path.is_file():
         if (root / ADAPTER_CONFIG).is_file():
             raise _is_adapter(root, model)
-        raise broken(model, path, "the file is missing")
+        raise broken(model, path, MISSING)
     settings = _read_table(path, model)
     quantisation = settings.get("quantization_config")
     if quantisation:
@@ -222,7 +221,7 @@ def read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, Tensor
         InputError: the file is missing, empty or broken.
     """
     if not path.is_file():
-        raise broken(model, path, "the file is missing")
+        raise broken(model, path, MISSING)
     status = path.stat()
     if status.st_size == 0:
         raise broken(model, path, "the file is empty")

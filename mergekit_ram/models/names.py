@@ -75,7 +75,7 @@ def match(names: Iterable[str], planned: Collection[str], keys: Mapping[str, str
     """
     names, wanted = set(names), set(planned)
     by_key = {keys.get(name, name): name for name in sorted(wanted - names, reverse=True)}
-    stored = {name: name for name in names & wanted}
+    stored = {name: name for name in sorted(names & wanted)}
     used: set[str] = set()
     for name in sorted(names - wanted):
         target, wrappers = _target(name, wanted, by_key, keys)
