@@ -16,7 +16,7 @@ from mergekit_ram.text import keep_log_visible as _keep_log_visible
 if TYPE_CHECKING:
     from mergekit_ram.inspection.inspect import inspect
     from mergekit_ram.kernels.ram import OverlapCounts, count, merge
-    from mergekit_ram.methods import RamMerge, RamPlusMerge
+    from mergekit_ram.methods import RamDirectionsMerge, RamMerge, RamPlusMerge
     from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
     from mergekit_ram.record.check import read_record
     from mergekit_ram.record.schema import OverlapRecord
@@ -31,6 +31,7 @@ __all__ = [
     "OverlapCounts",
     "OverlapRecord",
     "OverlapStatistics",
+    "RamDirectionsMerge",
     "RamMerge",
     "RamPlusMerge",
     "TensorOverlap",
@@ -49,6 +50,7 @@ _HOMES = {
     "inspect": "inspection.inspect",
     "merge": "kernels.ram",
     "OverlapCounts": "kernels.ram",
+    "RamDirectionsMerge": "methods",
     "RamMerge": "methods",
     "RamPlusMerge": "methods",
     "AgentOverlap": "overlap",

@@ -25,10 +25,10 @@ from mergekit.io.tasks import FinalizeModel, LoaderCache, SaveTensor
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
-from mergekit_ram.directions import RamDirectionsMerge
 from mergekit_ram.errors import check, working
 from mergekit_ram.merges.loads import PlannedOutput
-from mergekit_ram.methods import RamMerge, RamPlusMerge
+from mergekit_ram.methods import METHODS as METHODS
+from mergekit_ram.methods import RamDirectionsMerge, RamMerge
 from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
@@ -37,10 +37,6 @@ from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.show.card import whole_card
 from mergekit_ram.switches import is_replaced, wrap
-
-METHODS = {
-    method.spec.name: method for method in (RamMerge(), RamPlusMerge(), RamDirectionsMerge())
-}
 
 MERGE_MODULE = "mergekit.merge"
 PLANNER_METHODS = ("_plan", "plan_to_disk", "plan_in_memory")

@@ -1,12 +1,11 @@
-"""``ram`` and ``ram_plus`` as mergekit's merge methods: contract, parameters, errors."""
+"""The merge methods ``ram``, ``ram_plus`` and ``ram_directions``, and their parameters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from mergekit.merge_methods.base import (
@@ -16,17 +15,96 @@ from mergekit.merge_methods.base import (
     MergeMethod,
     MergeMethodSpec,
     OptionalTensorPolicy,
+    ParameterScope,
+    ParameterSpec,
     PerInputValues,
     TensorGroup,
 )
+from pydantic import Field, ValidationError
 
-from mergekit_ram import parameters
-from mergekit_ram.errors import InputError, PlanError
-from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
+from mergekit_ram.errors import InputError, ParameterError, PlanError
+from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R, OverlapStatistics, TensorOverlap
 from mergekit_ram.tensors import agent_name, count_group, merge_group
 
-REFERENCE_URL = "https://arxiv.org/abs/2601.13572"
-CONTRACT = InputContract(base=BasePolicy.REQUIRED, min_non_base=1)
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+UnitInterval = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class NumberParameter(ParameterSpec):
+    """A parameter whose refusal names itself, the value, and what it should have been."""
+
+    def validate(self, value: Any) -> Any:
+        """Return the number.
+
+        Raises:
+            ParameterError: text, a truth value, NaN, infinity, or a number out of range.
+        """
+        try:
+            if isinstance(value, bool):
+                raise TypeError("a truth value is no number")
+            return super().validate(value)
+        except (ValidationError, TypeError):
+            raise ParameterError(
+                f"parameter '{self.name}' must be {self.description}; got {value!r}"
+            ) from None
+
+
+class PathParameter(ParameterSpec):
+    """A file's path, or nothing."""
+
+    def validate(self, value: Any) -> str | None:
+        """Return the path.
+
+        Raises:
+            ParameterError: anything but text.
+        """
+        if value is None or (isinstance(value, str) and value):
+            return value
+        raise ParameterError(f"parameter '{self.name}' must be {self.description}; got {value!r}")
+
+
+def _number(
+    name: str, kind: Any, default: float | None, description: str, per_agent: bool = False
+) -> NumberParameter:
+    scope = ParameterScope.NON_BASE if per_agent else ParameterScope.SHARED
+    return NumberParameter(name, kind, scope, default=default, description=description)
+
+
+EPSILON = _number("epsilon", NotNegative, 1e-5, "a finite number ≥ 0")
+SCALE = _number("scale", NotNegative, 1.0, "a finite number ≥ 0")
+WEIGHT = _number("weight", Finite, 1.0, "a finite number", per_agent=True)
+RIDGE = _number("ridge", Positive, 0.3, "a finite number > 0")
+OVERLAP_POWER = _number("overlap_power", UnitInterval, 1.0, "a finite number from 0 to 1")
+R = _number("r", NotNegative, DEFAULT_R, "a finite number ≥ 0")
+ALPHA = _number("alpha", NotNegative, DEFAULT_ALPHA, "a finite number ≥ 0")
+RESCALE = _number(
+    "rescale",
+    NotNegative | None,
+    None,
+    "a finite number ≥ 0, or left out to be computed",
+    per_agent=True,
+)
+STATISTICS = PathParameter(
+    "statistics",
+    str | None,
+    ParameterScope.SHARED,
+    default=None,
+    description="the path of a ram_overlap.json, or left out to count",
+)
+
+
+def _spec(name: str, title: str, *parameters: ParameterSpec) -> MergeMethodSpec:
+    return MergeMethodSpec(
+        name=name,
+        parameters=parameters,
+        contract=InputContract(base=BasePolicy.REQUIRED, min_non_base=1),
+        pretty_name=f"Reinforced Agent Merging {title}",
+        reference_url="https://arxiv.org/abs/2601.13572",
+        optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
+    )
+
 
 _all_groups_at_hand: ContextVar[bool] = ContextVar("all_groups_at_hand", default=False)
 
@@ -42,19 +120,7 @@ class RamMerge(MergeMethod):
     Called with tensor groups it merges them in memory. Results carry no gradient.
     """
 
-    spec = MergeMethodSpec(
-        name="ram",
-        parameters=(
-            parameters.EPSILON,
-            parameters.SCALE,
-            parameters.WEIGHT,
-            parameters.OVERLAP_POWER,
-        ),
-        contract=CONTRACT,
-        pretty_name="Reinforced Agent Merging (RAM)",
-        reference_url=REFERENCE_URL,
-        optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
-    )
+    spec = _spec("ram", "(RAM)", EPSILON, SCALE, WEIGHT, OVERLAP_POWER)
 
     def validate_inputs(
         self,
@@ -103,27 +169,19 @@ class RamPlusMerge(RamMerge):
     ``merge_state_dicts`` and ``merge_tensors``) it is taken over all groups of the call.
     """
 
-    spec = MergeMethodSpec(
-        name="ram_plus",
-        parameters=(
-            *RamMerge.spec.parameters,
-            parameters.R,
-            parameters.ALPHA,
-            parameters.RESCALE,
-            parameters.STATISTICS,
-        ),
-        contract=CONTRACT,
-        pretty_name="Reinforced Agent Merging Plus (RAM+)",
-        reference_url=REFERENCE_URL,
-        optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
+    spec = _spec(
+        "ram_plus", "Plus (RAM+)", *RamMerge.spec.parameters, R, ALPHA, RESCALE, STATISTICS
     )
 
     def __call__(
         self, groups: Sequence[TensorGroup], /, **arguments: Any
     ) -> tuple[torch.Tensor, ...]:
         """Merge groups in memory, with λ_t over all of them; see ``MergeMethod.__call__``."""
-        with _whole_model():
+        token = _all_groups_at_hand.set(True)
+        try:
             return super().__call__(groups, **arguments)
+        finally:
+            _all_groups_at_hand.reset(token)
 
     def _execute(
         self,
@@ -155,14 +213,21 @@ class RamPlusMerge(RamMerge):
         )
 
 
-@contextmanager
-def _whole_model() -> Iterator[None]:
-    """Within it, the groups that reach ``_execute`` are all there are."""
-    token = _all_groups_at_hand.set(True)
-    try:
-        yield
-    finally:
-        _all_groups_at_hand.reset(token)
+class RamDirectionsMerge(RamMerge):
+    """RAM read over directions of a layer's input, for agents that changed the same weights.
+
+    Where an agent's update of a matrix is alone in using a direction of the input, it is kept
+    whole there; what several agents do to one direction is averaged. Tensors that are not matrices
+    are merged entry by entry, by length. See :mod:`mergekit_ram.kernels.solutions` for the formula.
+
+    Called with tensor groups it merges them in memory, every matrix as ``[out, in]``; within
+    :func:`mergekit_ram.tensors.laid_out` as it says. Results carry no gradient.
+    """
+
+    spec = _spec("ram_directions", "over directions", EPSILON, RIDGE, SCALE, WEIGHT)
+
+
+METHODS = {m.spec.name: m for m in (RamMerge(), RamPlusMerge(), RamDirectionsMerge())}
 
 
 def _no_statistics(groups: Sequence[TensorGroup]) -> PlanError:

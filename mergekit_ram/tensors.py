@@ -11,8 +11,10 @@ import torch
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup
 
 from mergekit_ram.errors import InputError, ParameterError
-from mergekit_ram.kernels import blocks, ram
+from mergekit_ram.kernels import blocks, directions, ram
+from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.kernels.recipe import Recipe
+from mergekit_ram.kernels.solutions import KernelRidgeError
 from mergekit_ram.overlap import AgentCounts, TensorOverlap
 
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -22,12 +24,16 @@ WAYS_OUT = {
     "`r` or `alpha`.",
 }
 
+NO_MATRICES = ("bias", ".A_log")
+"""How parameters end that nothing is multiplied by as a matrix, however many axes they have."""
+
 _counted: ContextVar[list[TensorOverlap] | None] = ContextVar("counted", default=None)
+_layout: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
 
 @contextmanager
 def counting_merges() -> Iterator[list[TensorOverlap]]:
-    """Within it, every group that is merged adds its counts to the list."""
+    """Add the counts of every group that is merged to the list."""
     counted: list[TensorOverlap] = []
     token = _counted.set(counted)
     try:
@@ -36,11 +42,26 @@ def counting_merges() -> Iterator[list[TensorOverlap]]:
         _counted.reset(token)
 
 
-def add_counts(counts: TensorOverlap) -> None:
-    """Within :func:`counting_merges`, add what was counted of one merged group."""
-    counted = _counted.get()
-    if counted is not None:
-        counted.append(counts)
+@contextmanager
+def laid_out(layout: Layout | None) -> Iterator[None]:
+    """Merge tensors that hold their matrices like this; None: by :func:`default_layout`."""
+    token = _layout.set(layout)
+    try:
+        yield
+    finally:
+        _layout.reset(token)
+
+
+def default_layout(name: str, shape: Sequence[int]) -> Layout:
+    """Where a tensor holds its matrices if nothing but its name and shape is known.
+
+    The last axis is the input's. Of three axes the first one counts experts, unless the name
+    says that it is a convolution; with more it is one.
+    """
+    is_vector = len(shape) > 2 and sum(size > 1 for size in shape) < 2
+    if is_vector or name.endswith(NO_MATRICES):
+        return Layout(has_matrices=False)
+    return Layout(packed=len(shape) == 3 and "conv" not in name.lower())
 
 
 def agent_name(agent: Hashable) -> str:
@@ -90,7 +111,7 @@ def count_group(
 
     Raises:
         InputError: NaN or infinity, or a dtype that is no plain float.
-        ParameterError: a number that the merge could not reckon with, told before all is counted.
+        ParameterError: a number that the merge could not compute with, told before the long pass.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
     check_values(group, agents)
@@ -107,26 +128,65 @@ def merge_group(
     dtype: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Merge one group by RAM, or by RAM+ where ``settings`` holds a ``rescale`` per agent.
+    """Merge one group: over directions where ``settings`` holds a ``ridge``, else by RAM.
 
-    Within :func:`counting_merges` it is counted as well.
+    It is RAM+ where there is a ``rescale`` per agent. Within :func:`counting_merges` the group is
+    counted as well.
 
     Raises:
-        InputError: NaN or infinity, a dtype that is no plain float, or a result that the
-            output dtype cannot hold.
-        ParameterError: a number that the dtype reckoned in cannot hold.
+        InputError: NaN or infinity, a dtype that is no plain float, a result that the output dtype
+            cannot hold, or a ridge that is lost in rounding.
+        ParameterError: a number that the dtype computed in cannot hold.
     """
-    base, agents = base_of(group), agents_at_work(group, settings)
-    check_values(group, agents)
-    tensors = [agent.tensor for agent in agents]
     counted = _counted.get()
-    with named_errors(group, [base, *agents]):
-        recipe = recipe_of(settings, agents, dtype, out_dtype)
-        if counted is None:
-            return ram.merge_by(recipe, base.tensor, tensors)
-        merged = ram.merge_and_count(recipe, base.tensor, tensors)
-    counted.append(_tensor_overlap(group, agents, merged.counts))
-    return merged.tensor
+    if "ridge" in settings:
+        counts = count_group(group, settings, dtype=dtype)
+        merged = _merge_directions(group, counts, settings, dtype=dtype, out_dtype=out_dtype)
+    else:
+        base, agents = base_of(group), agents_at_work(group, settings)
+        check_values(group, agents)
+        tensors = [agent.tensor for agent in agents]
+        with named_errors(group, [base, *agents]):
+            recipe = recipe_of(settings, agents, dtype, out_dtype)
+            if counted is None:
+                return ram.merge_by(recipe, base.tensor, tensors)
+            found = ram.merge_and_count(recipe, base.tensor, tensors)
+        merged, counts = found.tensor, _tensor_overlap(group, agents, found.counts)
+    if counted is not None:
+        counted.append(counts)
+    return merged
+
+
+def _merge_directions(
+    group: TensorGroup,
+    counts: TensorOverlap,
+    settings: Mapping[str, Any],
+    *,
+    dtype: torch.dtype | None,
+    out_dtype: torch.dtype | None,
+) -> torch.Tensor:
+    """Merge the agents that changed anything."""
+    base, name = base_of(group), str(group.metadata.name)
+    active = {agent.model for agent in counts.agents if agent.active}
+    agents = [entry for entry in group.non_base if agent_name(entry.id) in active]
+    try:
+        with named_errors(group, [base, *agents]):
+            return directions.merge(
+                base.tensor,
+                [agent.tensor for agent in agents],
+                epsilon=settings["epsilon"],
+                ridge=settings["ridge"],
+                weight=settings["weight"].values_for(agents),
+                scale=settings["scale"],
+                layout=_layout.get() or default_layout(name, base.tensor.shape),
+                dtype=dtype,
+                out_dtype=out_dtype,
+            )
+    except KernelRidgeError:
+        raise InputError(
+            f"tensor {name}: with `ridge: {settings['ridge']:g}` rounding is larger than the "
+            "ridge, even in float64. Set a larger one; 0.05 to 1 are usual."
+        ) from None
 
 
 def _without_unknown(settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,7 +215,7 @@ def _tensor_overlap(
 
 
 def check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
-    """Refuse what cannot be reckoned with, in models that take no part too."""
+    """Refuse values that cannot be merged, also in models that take no part."""
     for entry in group.entries:
         if entry.tensor.dtype not in MERGEABLE_DTYPES:
             raise InputError(

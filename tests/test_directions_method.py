@@ -20,7 +20,7 @@ from mergekit.plan import MergePlanner
 from models import Trio, Weights, forget_loaded_models, read_weights, run_yaml, write_weights
 from reference import same_bits
 
-from mergekit_ram.directions import RamDirectionsMerge
+from mergekit_ram import RamDirectionsMerge
 from mergekit_ram.errors import InputError, ParameterError
 from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.record.check import read_record

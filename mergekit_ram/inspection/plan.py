@@ -19,7 +19,6 @@ from pydantic import BaseModel
 
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
-from mergekit_ram.directions import default_layout
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.kernels.solutions import fewest_operations
 from mergekit_ram.merges.groups import agents_of
@@ -29,6 +28,7 @@ from mergekit_ram.plan.inventory import Inventory
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
 from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.record.merge import MergeRecorder
+from mergekit_ram.tensors import default_layout
 from mergekit_ram.text import hushed
 
 REMEDY = "Give the YAML file of a merge, or the output folder of one by ram or ram_plus."

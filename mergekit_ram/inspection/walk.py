@@ -14,7 +14,6 @@ from mergekit.common import dtype_from_name
 from mergekit.merge_methods.base import TensorEntry
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.directions import default_layout
 from mergekit_ram.inspection.sample import Rows, Sample
 from mergekit_ram.kernels import energies
 from mergekit_ram.kernels.directions import DirectionSums, measure
@@ -24,7 +23,14 @@ from mergekit_ram.methods import with_rescale
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.progress import progress
-from mergekit_ram.tensors import agents_at_work, base_of, check_values, named_errors, recipe_of
+from mergekit_ram.tensors import (
+    agents_at_work,
+    base_of,
+    check_values,
+    default_layout,
+    named_errors,
+    recipe_of,
+)
 
 KEPT_BYTES = 2**30
 """Size of a sample that is kept in memory for the second pass; a larger one is read again."""

@@ -19,9 +19,9 @@ from mergekit.common import ModelReference, get_auto_cls
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from transformers import conversion_mapping, core_model_loading
 
-from mergekit_ram.directions import NO_MATRICES
 from mergekit_ram.errors import one_line
 from mergekit_ram.kernels.matrices import Layout
+from mergekit_ram.tensors import NO_MATRICES
 
 LOG = logging.getLogger("mergekit_ram")
 

@@ -19,7 +19,6 @@ from mergekit.graph import Task
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from pydantic import PrivateAttr
 
-from mergekit_ram.directions import laid_out
 from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.merges.groups import (
     Tokenizers,
@@ -39,7 +38,7 @@ from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
 from mergekit_ram.record.counter import OverlapCounter
-from mergekit_ram.tensors import count_group, counting_merges
+from mergekit_ram.tensors import count_group, counting_merges, laid_out
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""

@@ -39,7 +39,6 @@ FIRST_IMPORTS = (
     "mergekit_ram.host",
     "mergekit_ram.kernels.ram",
     "mergekit_ram.methods",
-    "mergekit_ram.parameters",
     "mergekit_ram.plan.tasks",
 )
 

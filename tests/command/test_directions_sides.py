@@ -132,7 +132,7 @@ def test_the_same_model_stored_either_way_is_merged_into_the_same_function(tmp_p
     """One network as Conv1D and as Linear layers, as [experts, in, out] and [experts, out, in]."""
     from mergekit.merge_methods import merge_tensors
 
-    from mergekit_ram.directions import laid_out
+    from mergekit_ram.tensors import laid_out
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(7, 12, generator=generator)
@@ -198,6 +198,6 @@ def test_building_the_module_changes_neither_configuration_nor_random_numbers():
     ],
 )
 def test_without_a_module_name_and_shape_decide(name, shape, expected):
-    from mergekit_ram.directions import default_layout
+    from mergekit_ram.tensors import default_layout
 
     assert default_layout(name, shape) == expected
