@@ -1,4 +1,4 @@
-"""How the agents come to be: the conditions under which everything is measured."""
+"""How the agents come to be, and how much is trained and measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Condition:
 
     Agents are stored in bfloat16, or in float32 where they are to be dense: rounding would
     take the small updates away. ``words`` are the five under the name in the figure, and
-    ``detailed`` ones get the tables of pairs and of one parameter.
+    ``detailed`` ones get the tables of one parameter.
     """
 
     name: str
@@ -95,4 +95,46 @@ CONDITIONS = (
     ),
 )
 BY_NAME = {condition.name: condition for condition in CONDITIONS}
-MAIN = CONDITIONS[0]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """``FULL`` makes the published tables, ``QUICK`` shows within a minute that all of it runs."""
+
+    pretrain_steps: int
+    flawless_steps: int
+    pretrain_batch: int
+    pretrain_rate: float
+    agent_steps: int
+    heldout_prompts: int
+    validation_prompts: int
+    fisher_prompts: int
+    wudi_iterations: int
+    grid_step: int
+
+
+FULL = Effort(
+    pretrain_steps=900,
+    flawless_steps=450,
+    pretrain_batch=64,
+    pretrain_rate=4e-3,
+    agent_steps=100,
+    heldout_prompts=1000,
+    validation_prompts=200,
+    fisher_prompts=256,
+    wudi_iterations=400,
+    grid_step=1,
+)
+QUICK = Effort(
+    pretrain_steps=10,
+    flawless_steps=5,
+    pretrain_batch=48,
+    pretrain_rate=4e-3,
+    agent_steps=2,
+    heldout_prompts=20,
+    validation_prompts=20,
+    fisher_prompts=16,
+    wudi_iterations=2,
+    grid_step=8,
+)
+"""``grid_step`` takes every eighth point of a tuning grid."""

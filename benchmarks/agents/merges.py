@@ -1,19 +1,21 @@
-"""The merges that are compared, all of them made by mergekit: fixed ones, and grids to tune."""
+"""The merges that are compared: mergekit's, fixed or tuned on a grid, and two of fusion-bench."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 Weights = dict[str, torch.Tensor]
 
 BASE = "base"
 DIRECTIONS = "ram_directions"
 FISHER, WUDI = "Fisher", "WUDI"
+FLOAT32_OUTPUT = "RAM+, float32 output"
 TASK_ARITHMETIC = "task arithmetic, tuned"
 PER_AGENT = ("weight", "density")
 """Parameters of which mergekit takes one per agent; here all agents have the same."""
@@ -113,15 +115,18 @@ SWEEPS: dict[str, tuple[Merge, ...]] = {
 THRESHOLDS = (1e-6, 1e-5, 1e-4, 3e-4, 1e-3)
 OVER_EPSILON = _grid("ram_plus", epsilon=THRESHOLDS)
 
-FLOAT32_OUTPUT = "RAM+, float32 output"
-
-PAIRED = ("mean of task vectors", "sum of task vectors", "TIES", "RAM", "RAM+", DIRECTIONS)
-"""The fixed merges that are also measured on pairs of agents."""
-
 RIDGES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 OVER_RIDGE = _grid("ram_directions", ridge=RIDGES)
 
-MIXED = ("mean of task vectors", "sum of task vectors", "TIES", "DARE + TIES", *PAIRED[3:])
+MIXED = (
+    "mean of task vectors",
+    "sum of task vectors",
+    "TIES",
+    "DARE + TIES",
+    "RAM",
+    "RAM+",
+    DIRECTIONS,
+)
 MIXED_WEIGHTS = _grid("task_arithmetic", weight=(0.15, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0))
 """Of mixtures; with eight agents a smaller weight may be the best."""
 
@@ -129,3 +134,50 @@ MIXED_WEIGHTS = _grid("task_arithmetic", weight=(0.15, 0.25, 0.4, 0.5, 0.6, 0.7,
 def is_ours(name: str) -> bool:
     """Whether a row of the tables is a merge by this package."""
     return name.startswith(("RAM", DIRECTIONS))
+
+
+# fusion-bench's; mergekit has neither
+
+
+def fisher(agents: Sequence[Weights], squares: Sequence[Weights]) -> Weights:
+    """Average the agents, each weight by how much its agent's answers depend on it.
+
+    With fusion-bench's normalisation and its defaults.
+
+    Args:
+        agents: float32 weights.
+        squares: per agent, its :func:`squared_gradients`.
+    """
+    from fusion_bench.method.fisher_merging.fisher_merging import merging_with_fisher_weights
+
+    return merging_with_fisher_weights(
+        {name: [weights[name] for weights in agents] for name in agents[0]},
+        list(squares),
+        fisher_scaling_coefficients=torch.ones(len(agents)) / len(agents),
+    )
+
+
+def squared_gradients(
+    model: PreTrainedModel, batches: Iterable[Mapping[str, Any]], prompts: int
+) -> Weights:
+    """Of the loss of each batch of right answers, summed and divided by ``prompts``."""
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for batch in batches:
+        model.zero_grad()
+        model(**batch).loss.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            total[name] += parameter.grad.square()
+    return {name: value / prompts for name, value in total.items()}
+
+
+def wudi(base: Weights, agents: Mapping[str, Weights], iterations: int) -> Weights:
+    """Find the task vector that interferes least with the agents', from the weights alone.
+
+    With fusion-bench's defaults, in which every matrix, the embedding too, is a linear layer.
+    """
+    from fusion_bench.method.wudi import wudi_merging
+
+    deltas = [{name: w[name] - base[name] for name in base} for w in agents.values()]
+    merged = wudi_merging(deltas, "cpu", iter_num=iterations)
+    return {name: base[name] + merged[name].detach() for name in base}

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import TASKS
 
-from benchmarks.agents.findings.lines import heldout
-from benchmarks.agents.findings.results import BySeed, Results
-from benchmarks.agents.findings.spread import summarise
-from benchmarks.agents.merges import catalogue
-from benchmarks.agents.tiny.conditions import BY_NAME
+from benchmarks.agents import merges
+from benchmarks.agents.conditions import BY_NAME
+from benchmarks.agents.results import BySeed, Results, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +39,7 @@ BASE, AGENTS = "base", "agents, own task"
 SHOWN = (
     *("mean of task vectors", "sum of task vectors", "TIES", "DARE + TIES", "WUDI"),
     *("task arithmetic, tuned", "TIES, tuned"),
-    *("RAM", "RAM+", "RAM+, tuned overlap_power", catalogue.DIRECTIONS),
+    *("RAM", "RAM+", "RAM+, tuned overlap_power", merges.DIRECTIONS),
 )
 PANEL_WIDTH, ROW_HEIGHT, LEGEND_HEIGHT = 3.6, 0.28, 0.6
 PANELS_ACROSS = 3
@@ -96,7 +94,7 @@ def _panel(panel: Axes, results: Results, condition: str, labels: Sequence[str])
         panel.errorbar(
             found.mean,
             row,
-            xerr=found.deviation,
+            xerr=found.error,
             fmt=mark.shape,
             color=mark.colour,
             markersize=MEAN_SIZE,
@@ -137,18 +135,18 @@ def _lowest(results: Results, labels: Sequence[str]) -> float:
         for condition in results.conditions
         for label in labels
     ]
-    return min(each.mean - (each.deviation or 0.0) for each in found)
+    return min(each.mean - (each.error or 0.0) for each in found)
 
 
 def _values(results: Results, condition: str, label: str) -> BySeed:
     if label == BASE:
         return results.accuracy(condition, "model", BASE)
     if label == AGENTS:
-        return results.own(condition, TASKS)
-    return heldout(results, condition, label)
+        return results.own((condition, task) for task in TASKS)
+    return results.merged(condition, label)
 
 
 def _mark(label: str) -> Mark:
     if label in (BASE, AGENTS):
         return MODELS
-    return OURS if catalogue.is_ours(label) else BASELINES
+    return OURS if merges.is_ours(label) else BASELINES

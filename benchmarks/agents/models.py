@@ -1,24 +1,29 @@
-"""Bases and agents: made once, kept in the output folder, named after their settings."""
+"""Bases and agents of the benchmark: how they come to be, and where they are kept."""
 
 from __future__ import annotations
 
 import json
 import time
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
+from accuracy import greedy_accuracy
+from history import History
 from model import Shape, new_model, new_tokenizer, save
-from pretrain import Pace, pretrain
+from pretrain import Pace, answered_batch, pretrain
 from recipe import Recipe
 from safetensors.torch import load_file
+from tasks import TASKS, right_answer, training_prompts, validation_prompts
+from tqdm import trange
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from benchmarks.agents.running.ledger import fingerprint
-from benchmarks.agents.tiny.conditions import Condition
-from benchmarks.agents.tiny.effort import Effort
-
-Weights = dict[str, torch.Tensor]
+from benchmarks.agents.conditions import Condition, Effort
+from benchmarks.agents.jobs import fingerprint
+from benchmarks.agents.merges import Weights
 
 RECORD = "training.json"
 WEIGHTS = "model.safetensors"
@@ -128,10 +133,44 @@ def _make_agent(job: AgentJob) -> dict[str, Any]:
     model = new_model(tokenizer, Shape(job.base.architecture))
     model.load_state_dict(weights(job.base), strict=False)
     if job.condition.supervised:
-        from benchmarks.agents.tiny.supervised import fine_tune as train
+        train = fine_tune
     else:
-        from grpo import reinforce as train
+        from grpo import reinforce
+
+        train = reinforce
     history = train(model, tokenizer, job.recipe, job.base.effort.agent_steps, job.seed)
     dtype = torch.bfloat16 if job.condition.stored_in_bf16 else torch.float32
     save(model.state_dict(), job.folder, Shape(job.base.architecture), dtype)
     return {"seed": job.seed, "recipe": asdict(job.recipe), **asdict(history)}
+
+
+TUNING_BATCH = 96
+MAX_GRADIENT_NORM = 1.0
+VALIDATION_SIZE = 500
+STEPS_BETWEEN_VALIDATIONS = 10
+
+
+def fine_tune(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    recipe: Recipe,
+    max_steps: int,
+    seed: int,
+) -> History:
+    """Train a float32 model in place on right answers, until it masters its task."""
+    prompts = training_prompts(TASKS[recipe.task], Random(seed))
+    checked = validation_prompts(TASKS[recipe.task], VALIDATION_SIZE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=0.0)
+    history = History()
+    for step in trange(1, max_steps + 1, desc=f"{recipe.task}: fine-tuning", unit="step"):
+        batch = list(islice(prompts, TUNING_BATCH))
+        loss = model(**answered_batch(tokenizer, batch, [right_answer(p) for p in batch])).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % STEPS_BETWEEN_VALIDATIONS == 0:
+            history.validation[step] = greedy_accuracy(model, tokenizer, checked)
+            if history.validation[step] >= recipe.target:
+                break
+    return history
