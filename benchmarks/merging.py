@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -147,47 +146,6 @@ def memory(method: Method, models: Path, agents: int, out: Path, *, cuda: bool =
     if process.exitcode != 0:
         raise RuntimeError(f"{method.label} ended with exit code {process.exitcode}")
     return Memory(anonymous, resident)
-
-
-@dataclass(frozen=True)
-class Bus:
-    """Bytes per second between mapped files and a GPU, nothing else done."""
-
-    to_gpu: float
-    from_gpu: float
-
-    @classmethod
-    def measured(cls, models: Path) -> Bus:
-        """Copy the base to the GPU and back, tensor by tensor; the second time counts."""
-        import torch
-
-        for _ in range(2):
-            size, there, back = 0, 0.0, 0.0
-            for tensor in _stored_tensors(models / "base"):
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                on_gpu = tensor.to("cuda")
-                torch.cuda.synchronize()
-                middle = time.perf_counter()
-                on_gpu.cpu()
-                back += time.perf_counter() - middle
-                there += middle - start
-                size += tensor.nbytes
-        return cls(size / there, size / back)
-
-    def seconds(self, read: int, written: int) -> float:
-        """What copying alone takes."""
-        return read / self.to_gpu + written / self.from_gpu
-
-
-def _stored_tensors(model: Path) -> Iterator[Any]:
-    """Mapped, one after the other."""
-    from safetensors import safe_open
-
-    for file in model.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as shard:
-            for name in shard.keys():  # noqa: SIM118  # no dictionary
-                yield shard.get_tensor(name)
 
 
 def process_status(pid: int | None) -> dict[str, int]:

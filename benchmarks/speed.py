@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 from checkpoints import DENSITIES, SHAPES, Checkpoints, Shape
-from merging import LOOKS, METHODS, Bus, Look, Memory, Method, memory, seconds
+from merging import LOOKS, METHODS, Look, Memory, Method, memory, seconds
 from reach import reach
 
 LABELS = tuple(method.label for method in METHODS)
@@ -96,9 +96,6 @@ def main(
 
     "inspect" is the inspection of the merge by ram_plus. Below stand the ratios that this package
     is held to, measured in the same run.
-
-    With --cuda it also prints how fast the models' tensors go to the GPU and back, and how long
-    that alone takes in a method with as many passes.
     """
     densities = tuple(density[number % len(density)] for number in range(agents))
     checkpoints = Checkpoints(Shape(*shape) if shape else SHAPES[size], densities, dtype)
@@ -131,8 +128,6 @@ def main(
     if with_reach:
         anonymous = {label: used.anonymous for label, used in memories.items()}
         click.echo(f"\n{reach(dtype, medians, anonymous, with_import=True)}")
-    if cuda:
-        click.echo(_bus(Bus.measured(models), *model_bytes))
 
 
 def _table(
@@ -162,19 +157,6 @@ def _table(
         figures = (f"{median:.2f}", f"{median / medians['linear']:.2f}", "-", "-", "-")
         lines.append(COLUMNS.format(look.label, *figures))
     return "\n".join(lines)
-
-
-def _bus(bus: Bus, read: int, written: int) -> str:
-    import torch
-
-    copying = ", ".join(
-        f"{passes * read / 1e9:.2f} GB in {bus.seconds(passes * read, written):.2f} s"
-        for passes in (1, 2)
-    )
-    return (
-        f"\n{torch.cuda.get_device_name()}: mapped files to GPU {bus.to_gpu / 1e9:.1f} GB/s, "
-        f"back {bus.from_gpu / 1e9:.1f} GB/s; copying alone: {copying}"
-    )
 
 
 def _bytes(models: Path, agents: int) -> tuple[int, int]:

@@ -1,8 +1,6 @@
 """Does RAM help? Agents trained by reinforcement learning, every baseline, one command.
 
-A folder imports only from those left of it: ``running``, ``merges`` and ``scores``; ``tiny`` and
-``small``, the two scales; ``findings``; ``tables``; ``commands``. The tiny model, its tasks and its
-trainer are those of ``examples/agents``, a folder of scripts.
+The tiny model, its tasks and its trainer are those of ``examples/agents``, a folder of scripts.
 """
 
 import sys

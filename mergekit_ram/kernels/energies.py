@@ -8,6 +8,7 @@ rounding.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from mergekit_ram.kernels.recipe import Recipe, checked_epsilon, rounded_number
 Array = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Sums = tuple[torch.Tensor, ...]
+Add = Callable[[slice, Sums], None]
+"""Adds a part of a block to sums."""
 
 ENERGIES = ("energy", "unique_energy", "shared_energy", "mean_energy")
 """Of every agent: E = Σ τ² over its active parameters; U = Σ τ² over its unique ones; S = Σ m · τ
@@ -94,14 +97,17 @@ def observe(
             torch.zeros(len(PAIRS), n, n, dtype=torch.float64, device=inputs.device),
         )
 
-    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
-        call("observe", block, epsilons, weight, divisor, scale, *sums)
+    def look(call: Call, block: torch.Tensor) -> Add:
+        def add(part: slice, sums: Sums) -> None:
+            own = block[:, part].contiguous()
+            call("observe", own, epsilons, weight, divisor, scale, *sums)
 
-    pieces = _pieces(inputs, numels)
-    found = [_summed(piece, zeros, add, recipe.chunk_size) for piece in pieces]
-    degree, energies, pairs = (np.stack(column) for column in zip(*found, strict=True))
+        return add
+
+    sizes = tuple(numels or (inputs.numel,))
+    degree, energies, pairs = _summed(inputs, sizes, zeros, look, recipe.chunk_size)
     asked = [epsilons.tolist().index(epsilon) for epsilon in every]
-    return Observed(tuple(piece.numel for piece in pieces), degree[:, asked], energies, pairs)
+    return Observed(sizes, degree[:, asked], energies, pairs)
 
 
 def realise(
@@ -135,36 +141,46 @@ def realise(
         shape = len(REALISED), len(agents)
         return (torch.zeros(shape, dtype=torch.float64, device=inputs.device),)
 
-    def add(call: Call, block: torch.Tensor, sums: Sums) -> None:
+    def look(call: Call, block: torch.Tensor) -> Add:
         uncounted = torch.zeros(0, 0, dtype=torch.int64, device=block.device)
         outputs = torch.empty(2, block.shape[1], dtype=out_dtype, device=block.device)
         for own, target in zip(numbers, outputs, strict=True):
             merge_block(call, block, own, target, uncounted)
-        call("compare", block, numbers[0].epsilon, outputs.to(block.dtype), *sums)
+        merged = outputs.to(block.dtype)
 
-    pieces = _pieces(inputs, numels)
-    return np.stack([_summed(piece, zeros, add, recipe.chunk_size)[0] for piece in pieces])
+        def add(part: slice, sums: Sums) -> None:
+            own = block[:, part].contiguous(), numbers[0].epsilon, merged[:, part].contiguous()
+            call("compare", *own, *sums)
 
+        return add
 
-def _pieces(inputs: Inputs, numels: Sequence[int] | None) -> list[Inputs]:
-    if numels is None:
-        return [inputs]
-    columns = (torch.split(tensor.reshape(-1), list(numels)) for tensor in inputs.tensors)
-    return [Inputs(parts, inputs.input_dtype) for parts in zip(*columns, strict=True)]
+    sizes = tuple(numels or (inputs.numel,))
+    return _summed(inputs, sizes, zeros, look, recipe.chunk_size)[0]
 
 
 def _summed(
     inputs: Inputs,
+    numels: Sequence[int],
     zeros: Callable[[], Sums],
-    add: Callable[[Call, torch.Tensor, Sums], None],
+    look: Callable[[Call, torch.Tensor], Add],
     size: int | None,
 ) -> list[npt.NDArray[Any]]:
-    """The sums of all blocks, each of which is added to zeros."""
+    """The sums of every piece, ``[P, …]``: of its part of each block, which is added to zeros."""
+    stops = np.cumsum(numels)
 
-    def work(call: Call, block: torch.Tensor, place: slice) -> Sums:
-        sums = zeros()
-        add(call, block, sums)
-        return sums
+    def work(call: Call, block: torch.Tensor, place: slice) -> list[tuple[int, Sums]]:
+        inner = stops[(stops > place.start) & (stops < place.stop)] - place.start
+        edges = [0, *inner.tolist(), block.shape[1]]
+        first = int(np.searchsorted(stops, place.start, side="right"))
+        add, found = look(call, block), []
+        for piece, part in enumerate(itertools.starmap(slice, itertools.pairwise(edges)), first):
+            sums = zeros()
+            add(part, sums)
+            found.append((piece, sums))
+        return found
 
-    columns = zip(zeros(), *over_blocks(inputs, work, size), strict=True)
-    return [sum(column[1:], column[0]).cpu().numpy() for column in columns]
+    totals = [np.stack([sums.cpu().numpy()] * len(numels)) for sums in zeros()]
+    for piece, found in itertools.chain.from_iterable(over_blocks(inputs, work, size)):
+        for total, sums in zip(totals, found, strict=True):
+            total[piece] += sums.cpu().numpy()
+    return totals

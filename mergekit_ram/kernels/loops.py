@@ -2,9 +2,8 @@
 
 :mod:`.plain` does the same in torch operations, which is the place to read the formulas. Both take
 every operation in the same order and round it on its own, so merged bytes and counts are equal. A
-block goes through in strips that stay in the L1 cache. A loop becomes vector instructions where it
-selects instead of branching and does one thing: hence functions of one loop. Importing this module
-needs numba.
+block goes through in strips that stay in the L1 cache. A loop that selects instead of branching and
+does one thing becomes vector instructions: hence functions of one loop. Importing this needs numba.
 """
 
 from __future__ import annotations
@@ -160,12 +159,6 @@ def share(total: Array, overlap: Array, divisor: Array, is_mean: bool, scale: fl
 
 
 @compiled
-def means(divisor: Array) -> bool:
-    """Whether p is 1."""
-    return bool(np.all(divisor[1:] == np.arange(1, len(divisor))))
-
-
-@compiled
 def choose(base: Array, lone: Array, total: Array, overlap: Array, out: Array) -> None:
     one, two = np.int32(1), np.int32(2)
     for i in range(len(base)):
@@ -188,7 +181,7 @@ def run(
     agents, kind = len(block) - 1, block.dtype
     every, overlaps = np.empty((agents, STRIP), kind), np.empty(STRIP, np.int32)
     lones, totals = np.empty(STRIP, kind), np.empty(STRIP, kind)
-    cells, is_mean = histograms(1, len(degree))[0], means(divisor)
+    cells, is_mean = histograms(1, len(degree))[0], np.all(divisor[1:] == np.arange(1, agents + 1))
     for start in range(0, block.shape[1], STRIP):
         stop = min(start + STRIP, block.shape[1])
         base, overlap = block[0][start:stop], overlaps[: stop - start]
@@ -265,7 +258,10 @@ def observe(
     agents, kind = len(block) - 1, block.dtype
     every, overlaps = np.empty((agents, STRIP), kind), np.empty(STRIP, np.int32)
     rows, raws, whole = np.empty((3, STRIP), kind), np.empty(STRIP, kind), kind.type(1)
-    cells, is_mean = histograms(len(epsilons), agents), means(divisor)
+    cells, is_mean = (
+        histograms(len(epsilons), agents),
+        np.all(divisor[1:] == np.arange(1, agents + 1)),
+    )
     for start in range(0, block.shape[1], STRIP):
         stop = min(start + STRIP, block.shape[1])
         base, overlap, raw = block[0][start:stop], overlaps[: stop - start], raws[: stop - start]

@@ -63,6 +63,8 @@ class TensorSize:
     read: int
     """Of all models together."""
     written: int
+    numel: int
+    """Parameters of the base's; 0 of a tensor that is copied."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -117,7 +118,7 @@ def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> Ex
             if not waits:
                 raise
         if time.monotonic() > told_at:
-            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            LOG.warning("output folder %s: waiting for another merge (%s)", folder, _holder(folder))
             told_at = math.inf
         time.sleep(LOOK_EVERY)
 
@@ -148,7 +149,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         ) from None
     except OSError as error:
         LOG.warning(
-            "output folder %s cannot be locked (%s): see to it that no other merge writes to it",
+            "output folder %s cannot be locked (%s): its file system has no locks, so that one "
+            "process at a time may write there",
             folder,
             error,
         )
@@ -157,9 +159,20 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
     if not os.fstat(file.fileno()).st_nlink:
         held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
+    with suppress(OSError):  # of a full disk
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        file.flush()
     os.utime(path)  # files that are older were there before this merge
     held.callback(_remove_lock, path, file)
     return held
+
+
+def _holder(folder: str) -> str:
+    """The process that has locked a folder, as it wrote it there."""
+    with suppress(OSError), Path(folder, LOCK_NAME).open(errors="replace") as file:
+        return file.read(200)
+    return "which has just ended"
 
 
 def _remove_lock(path: Path, file: BinaryIO) -> None:

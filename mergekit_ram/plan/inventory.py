@@ -97,7 +97,11 @@ class Inventory:
             self.rows = min(header.shape[axis] for header in present.values())
         dtype = _output_dtype(merge, loads, present)
         read = sum(header.nbytes for header in present.values())
-        self.sizes[name] = TensorSize(read, present[base].numel * dtype.itemsize)
+        self.sizes[name] = TensorSize(
+            read,
+            present[base].numel * dtype.itemsize,
+            present[base].numel if present[base].dtype.is_floating_point else 0,
+        )
         self.dtypes.add(dtype)
 
     def header(self, load: Load, weight: str) -> TensorHeader | None:

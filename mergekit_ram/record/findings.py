@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from mergekit_ram.merges.notes import Note
+from mergekit_ram.merges.notes import Note, some
 from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
 from mergekit_ram.record.build import Place
 from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting, TensorRecord
@@ -34,22 +34,20 @@ _EXPERT = re.compile(r"\bexperts\.(\d+)\.")
 
 
 def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
-    """All findings, those on all agents first."""
-    found = [*_about_all(record)]
-    for agent in record.agents:
-        found += _about(agent, record)
-    return tuple(found)
+    """All findings, those about the whole model first; each names all agents that it holds for."""
+    return (*_about_model(record), *_about_agents(record))
 
 
 def noted(notes: Iterable[Note]) -> tuple[Finding, ...]:
-    """What a plan had to say about its models, as findings."""
+    """The warnings of a plan as findings."""
     # A note of several sentences has its full stop already.
     return tuple(Finding(code=note.code, text=f"{note.text.rstrip('.')}.") for note in notes)
 
 
-def _about_all(record: OverlapRecord) -> Iterator[Finding]:
+def _about_model(record: OverlapRecord) -> Iterator[Finding]:
     changing = [agent for agent in record.agents if agent.active]
-    if _is_same_by_clipping(changing):
+    # In some tensors a λ may be given by hand.
+    if len({agent.rescale for agent in changing}) == 1 and all(a.clipped for a in changing):
         yield Finding(
             code="all-clipped",
             text="Every agent's ρ is above α, so that all get the same λ: it says nothing about "
@@ -65,21 +63,13 @@ def _about_all(record: OverlapRecord) -> Iterator[Finding]:
         )
     untouched = list(untouched_parts(record.tensors)) if changing else []
     if untouched:
-        more = f" and {len(untouched) - NAMED} more" if len(untouched) > NAMED else ""
         yield Finding(
-            code="untouched-tensors",
-            text=f"Changed by no agent: {', '.join(untouched[:NAMED])}{more}.",
+            code="untouched-tensors", text=f"Changed by no agent: {some(untouched, NAMED)}."
         )
 
 
-def _is_same_by_clipping(agents: Sequence[AgentRecord]) -> bool:
-    """Whether α gives all of these agents the same λ; in some tensors one may be by hand."""
-    clipped = all(agent.clipped for agent in agents)
-    return clipped and len({agent.rescale for agent in agents}) == 1
-
-
 def _is_by_weights(record: OverlapRecord) -> bool:
-    """Whether the method decides weight by weight; that of the advice below does not."""
+    """Whether the method decides weight by weight; the method of the advice does not."""
     return record.merge_method != "ram_directions"
 
 
@@ -88,53 +78,66 @@ def _shares_most(agent: AgentRecord) -> bool:
     return ratio is None or ratio >= MOSTLY_SHARED
 
 
-def _about(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
-    if not agent.active:
-        if agent.weight != 0:
-            yield Finding(
-                code="equals-base",
-                text=f"{agent.model} equals the base within ε everywhere and contributes nothing.",
-            )
-        return
-    if agent.density > SUSPICIOUS_DENSITY:
-        yield Finding(
-            code="dense-agent",
-            text=f"{agent.model} changed {100 * agent.density:.1f} % of all parameters: this is "
-            "no sparse update, or not the base that it was trained from.",
-        )
-    is_alone = len(record.agents) < 2
-    if _is_by_weights(record) and not is_alone and agent.unique < FEW_UNIQUE * agent.active:
-        yield Finding(
-            code="few-unique",
-            text=f"Of what {agent.model} changed, {100 * agent.unique / agent.active:.2g} % is "
-            "unique: RAM dilutes it as averaging does, and λ has next to nothing to act on. "
-            f"{ANOTHER_RULE}",
-        )
-    largest = max(agent.rescale) if isinstance(agent.rescale, tuple) else agent.rescale
-    if largest > LARGE_RESCALE:
-        yield Finding(
-            code="large-rescale",
-            text=f"λ of {agent.model} is {largest:.4g}: {LARGE_RESCALE_ADVICE}",
-        )
-    yield from _about_rounding(agent, record)
+def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
+    changing = [agent for agent in record.agents if agent.active]
+    idle = {a.model: "" for a in record.agents if not a.active and a.weight != 0}
+    yield from _found("equals-base", "{} equals the base within ε and contributes nothing.", idle)
+    dense = {
+        a.model: f"{100 * a.density:.1f} %" for a in changing if a.density > SUSPICIOUS_DENSITY
+    }
+    yield from _found(
+        "dense-agent",
+        "{} changed nearly all parameters: this is no sparse update, or not the base of its "
+        "training.",
+        dense,
+    )
+    has_others = _is_by_weights(record) and len(record.agents) > 1
+    few = {
+        a.model: f"{100 * a.unique / a.active:.2g} %"
+        for a in changing
+        if has_others and a.unique < FEW_UNIQUE * a.active
+    }
+    yield from _found(
+        "few-unique",
+        "Of what {} changed, next to nothing is unique: RAM dilutes it as averaging does, and λ "
+        f"has next to nothing to act on. {ANOTHER_RULE}",
+        few,
+    )
+    large = {a.model: max(_values(a.rescale)) for a in changing}
+    yield from _found(
+        "large-rescale",
+        f"λ of {{}} is above {LARGE_RESCALE:g}: {LARGE_RESCALE_ADVICE}",
+        {name: f"{value:.4g}" for name, value in large.items() if value > LARGE_RESCALE},
+    )
+    # What λ does to so few parameters no dtype changes.
+    lost = {a.model: _lost_rescale(a) for a in changing if a.model not in few}
+    yield from _found(
+        "rescale-lost",
+        f"λ of {{}} is mostly rounded away in {record.out_dtype}. `out_dtype: float32` keeps it.",
+        {name: said for name, said in lost.items() if said},
+    )
 
 
-def _about_rounding(agent: AgentRecord, record: OverlapRecord) -> Iterator[Finding]:
-    wanted = _single(agent.rescale)
-    if agent.realised_rescale is None or wanted is None or wanted == 1:
-        return
+def _found(code: str, text: str, agents: Mapping[str, str]) -> Iterator[Finding]:
+    """One finding about all agents that it holds for, each with a figure in parentheses."""
+    names = [f"{name} ({figure})" if figure else name for name, figure in agents.items()]
+    if names:
+        yield Finding(code=code, text=text.format(", ".join(names)))
+
+
+def _lost_rescale(agent: AgentRecord) -> str:
+    """How little of λ − 1 survives the output dtype; empty where most does, or it is unknown."""
+    wanted, *others = _values(agent.rescale)
+    if agent.realised_rescale is None or others or wanted == 1:
+        return ""
     kept = (agent.realised_rescale - 1) / (wanted - 1)
-    if kept < HALF:
-        yield Finding(
-            code="rescale-lost",
-            text=f"Of λ − 1 of {agent.model}, {100 * max(0.0, kept):.0f} % survives in "
-            f"{record.out_dtype}: λ is {wanted:.3f} and becomes {agent.realised_rescale:.3f}. "
-            "`out_dtype: float32` keeps it.",
-        )
+    survives = f"{100 * max(0.0, kept):.0f} % of λ − 1 survives"
+    became = f"{wanted:.3f} becomes {agent.realised_rescale:.3f}"
+    return f"{survives}: {became}" if kept < HALF else ""
 
 
-def _single(value: Setting) -> float | None:
-    return None if isinstance(value, tuple) else value
+def _values(value: Setting) -> tuple[float, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def untouched_parts(tensors: Sequence[TensorRecord]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from mergekit.graph import Task
 from mergekit.io.tasks import SaveTensor
 from mergekit.tokenizer import PermutedVocabulary
+from mergekit.tokenizer.truncate import TruncatedVocabulary
 from pydantic import BaseModel
 
 from mergekit_ram.plan.tasks import RamMergeTask
@@ -25,6 +26,9 @@ COUNTING_UNITS = 64
 
 # Bytes read; below this, starting a unit costs more than it saves.
 SMALLEST_COUNTING_UNIT = 256_000_000
+
+# Stands for the parameters of a tensor whose rows follow from a tokenizer.
+ALIGNED = -1
 
 Kind = Literal["count", "shard"]
 
@@ -39,6 +43,7 @@ class Unit(BaseModel, frozen=True):
         number: counted from 0 over all units of a plan.
         kind: of work.
         tensors: names in the output, in the order in which they are merged.
+        numels: their parameters; 0 of one that is copied, ``ALIGNED`` where not known before.
         read: bytes of all models' tensors.
         written: bytes of the merged ones; 0 of a unit that counts.
     """
@@ -46,6 +51,7 @@ class Unit(BaseModel, frozen=True):
     number: int
     kind: Kind
     tensors: tuple[str, ...]
+    numels: tuple[int, ...]
     read: int
     written: int
 
@@ -102,9 +108,10 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     if needs_counts and recorder.ledger.recorded is None:
         names = [merge.output_weight.name for merge in recorder.ledger.merges]
         reads = [(name, sizes[name].read, False) for name in names if name in sizes]
-    # The rows of a permuted tensor are known only when it is merged, so it gets its own shard.
+    # Rows are known only when such a tensor is merged, so it gets its own shard.
+    aligned = {name for name, save in saves.items() if _is_aligned(save)}
     writes = [
-        (name, sizes[name].written, _is_permuted(save))
+        (name, sizes[name].written, name in aligned)
         for name, save in saves.items()
         if name in sizes
     ]
@@ -117,6 +124,7 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
             number=number,
             kind=kind,
             tensors=tuple(names),
+            numels=tuple(ALIGNED if name in aligned else sizes[name].numel for name in names),
             read=sum(sizes[name].read for name in names),
             written=sum(sizes[name].written for name in names) if kind == "shard" else 0,
         )
@@ -125,9 +133,9 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     return PlannedUnits(saves, recorder, needs_counts, others[0] if others else None, units)
 
 
-def _is_permuted(save: SaveTensor) -> bool:
+def _is_aligned(save: SaveTensor) -> bool:
     gathering = getattr(save.tensor_task, "gather_tensors", None)
-    return isinstance(gathering, PermutedVocabulary)
+    return isinstance(gathering, PermutedVocabulary | TruncatedVocabulary)
 
 
 def _grouped(rows: Iterable[Row], most: int) -> list[list[str]]:

@@ -35,7 +35,8 @@ from mergekit_ram.record.schema import RECORD_NAME
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.engines import run_here, run_in_processes, run_on_ray
 from mergekit_ram.units.finish import Finisher, check_is_finished, check_nothing_lacks, holds_model
-from mergekit_ram.units.folder import ADAPTERS
+from mergekit_ram.units.folder import ADAPTERS, WORK_FOLDER
+from mergekit_ram.units.identity import named_folders
 from mergekit_ram.units.job import MergeJob, Worker, manifest_of, plan_of, without_trace
 
 LOG = logging.getLogger("mergekit_ram")
@@ -172,12 +173,15 @@ class _Driver:
             InputError: an unfinished merge of another plan lies in the folder, or it is none to
                 write to.
         """
+        _check_places(self.job)
         out_path, is_anew = self.job.out_path, self.job.restart or not self.job.work.exists
         manifest = manifest_of(self.job, plan)
         self.job = replace(self.job, plan=manifest.digest)
         work = self.job.work
         lacking = (unit for unit in asked if is_anew or work.receipt(unit) is None)
-        check_output(out_path, sum(unit.written for unit in lacking), _inputs(self.job))
+        check_output(
+            out_path, sum(unit.written for unit in lacking), named_folders(self.job.config)
+        )
         _check_counts_stay(self.job, plan)
         with writing_to(out_path):
             if is_anew and not self.job.is_shared:
@@ -213,10 +217,25 @@ class _Driver:
                 run_here(worker, list(size), seen)
 
 
-def _inputs(job: MergeJob) -> list[str]:
-    """Folders of models and adapters."""
-    references = job.config.referenced_models()
-    return [part.path for model in references for part in (model.model, model.lora) if part]
+def _check_places(job: MergeJob) -> None:
+    """Check that nothing is read from or written to a work folder, which is where it should be.
+
+    Raises:
+        InputError: the work folder lies on another disk, or holds an input or the output.
+    """
+    for path in (job.out_path, *named_folders(job.config)):
+        if WORK_FOLDER in Path(path).resolve().parts:
+            raise InputError(
+                f"{path} lies in the work folder of an unfinished merge, which removes it when it "
+                "ends. Choose another folder."
+            )
+    work = job.work.path
+    is_elsewhere = work.exists() and work.stat().st_dev != work.parent.stat().st_dev
+    if work.is_symlink() or is_elsewhere:
+        raise InputError(
+            f"{work} is a link or another disk, from which shards cannot be moved to the output "
+            "folder at the end. Remove it, and choose an output folder with enough room."
+        )
 
 
 def _check_counts_stay(job: MergeJob, plan: PlannedUnits) -> None:

@@ -171,8 +171,15 @@ def _connected() -> Iterator[Any]:
         ) from None
     is_started = not ray.is_initialized()
     if is_started:
-        # Without an address Ray would join any cluster that a file in /tmp names.
-        ray.init(address=os.environ.get("RAY_ADDRESS") or "local", log_to_driver=False)
+        before = os.getcwd()
+        try:
+            # Ray takes the working folder's files for modules of its workers.
+            os.chdir(sys.prefix)
+            # Without an address Ray would join any cluster that a file in /tmp names.
+            address = os.environ.get("RAY_ADDRESS") or "local"
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        finally:
+            os.chdir(before)
     try:
         yield ray
     finally:

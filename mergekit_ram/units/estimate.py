@@ -10,12 +10,16 @@ from pathlib import Path
 from mergekit_ram.merges.groups import agent_places
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.units.cut import PlannedUnits, Unit
-from mergekit_ram.units.folder import digest_of, settle, write_shard
-from mergekit_ram.units.job import (
+from mergekit_ram.units.folder import (
     MergedTensors,
+    digest_of,
+    folder_beside,
+    settle,
+    write_shard,
+)
+from mergekit_ram.units.job import (
     MergeJob,
     Worker,
-    folder_beside,
     plan_of,
     without_trace,
 )

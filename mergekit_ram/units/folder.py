@@ -28,11 +28,12 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 import uuid
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import torch
 import xxhash
@@ -42,8 +43,8 @@ from safetensors.torch import load_file, save_file
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
-from mergekit_ram.record.schema import ModelRecord, Versions
-from mergekit_ram.units.cut import Unit
+from mergekit_ram.units.cut import ALIGNED, Unit
+from mergekit_ram.units.identity import Manifest, digest_of_text
 
 WORK_FOLDER = ".mergekit-ram"
 # Beside the work folder: every worker needs the same merged adapters.
@@ -57,50 +58,6 @@ LARGEST_FILE = 64_000_000
 RESTART = "With `--restart` the merge begins anew, and what was finished is thrown away"
 
 Tensors = Mapping[str, torch.Tensor]
-
-
-class Manifest(BaseModel, frozen=True):
-    """A plan as far as it decides the bytes of the output.
-
-    Args:
-        configuration: the YAML's text.
-        options: of mergekit that change what is written, by name.
-        models: their files of weights.
-        versions: of the packages that compute.
-        units: of work.
-    """
-
-    format: int = 2
-    configuration: str
-    options: dict[str, Any]
-    models: tuple[ModelRecord, ...]
-    versions: Versions
-    units: tuple[Unit, ...]
-
-    @property
-    def ending(self) -> str:
-        """Of the names of shards."""
-        return "safetensors" if self.options.get("safe_serialization") else "bin"
-
-    @cached_property
-    def digest(self) -> str:
-        """Sixteen hexadecimal digits that stand for the plan."""
-        return _digest_of_text(self.model_dump_json())
-
-    def differs_from(self, other: Manifest) -> str | None:
-        """The first thing in which two plans differ, in words."""
-        if self.configuration != other.configuration:
-            return "another configuration"
-        for name in sorted(self.options.keys() | other.options.keys()):
-            if self.options.get(name) != other.options.get(name):
-                return f"--{name.replace('_', '-')} {other.options.get(name)}"
-        if self.versions != other.versions:
-            return f"other versions ({other.versions!r})"
-        was = {model.model: model for model in self.models}
-        for model in other.models:
-            if was.get(model.model) != model:
-                return f"model {model.model}, whose files have changed"
-        return None if self == other else "other units of work"
 
 
 class Receipt(BaseModel, frozen=True):
@@ -133,16 +90,31 @@ class Receipt(BaseModel, frozen=True):
         return self.model_copy(update={"check": self._own_digest()})
 
     def is_believed(self, plan: str, unit: Unit, file: str | None) -> bool:
-        """Whether it is whole, and vouches for a unit of a plan."""
-        named = [name for name, _ in self.counts] if file is None else self.tensors
+        """Whether it is whole, vouches for a unit of a plan, and is possible."""
+        numels = dict(zip(unit.tensors, unit.numels, strict=True))
+        named = tuple(name for name, _ in self.counts) if file is None else self.tensors
         return (
             (self.plan, self.unit, self.file) == (plan, unit.number, file)
             and self.check == self._own_digest()
-            and tuple(named) == unit.tensors
+            and named == unit.tensors
+            and all(n in numels and _are_possible(c, n, numels[n]) for n, c in self.counts)
         )
 
     def _own_digest(self) -> str:
-        return _digest_of_text(self.model_dump_json(exclude={"check"}))
+        return digest_of_text(self.model_dump_json(exclude={"check"}))
+
+
+def _are_possible(counts: TensorOverlap | None, name: str, numel: int) -> bool:
+    """Whether counts can be those of a tensor of ``numel`` parameters."""
+    if counts is None or counts.name != name or numel not in (counts.numel, ALIGNED):
+        return counts is None and numel == 0
+    degrees = [agent.overlap_degree for agent in counts.agents]
+    totals = [sum(column) for column in zip_longest(*degrees, fillvalue=0)]
+    # A parameter that k + 1 agents changed is counted once by each of them.
+    changed = [divmod(total, others + 1) for others, total in enumerate(totals)]
+    is_negative = any(count < 0 for degree in degrees for count in degree)
+    is_odd = any(rest for _, rest in changed)
+    return not is_negative and not is_odd and sum(once for once, _ in changed) <= counts.numel
 
 
 class WorkFolder:
@@ -238,6 +210,17 @@ class WorkFolder:
         return self.path / f"unit-{number:05d}-{self._plan}.json"
 
 
+@contextmanager
+def folder_beside(path: str) -> Iterator[str]:
+    """A temporary folder, on the same disk where that can be written to."""
+    parent = Path(path)
+    while not parent.is_dir():
+        parent = parent.parent
+    where = parent if os.access(parent, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as folder:
+        yield folder
+
+
 def read_file(path: Path) -> bytes:
     """The content of a regular file of bounded size; nothing else is waited for.
 
@@ -258,6 +241,18 @@ def write_durably(path: Path, content: BaseModel) -> None:
     draft = _draft_of(path)
     draft.write_bytes(content.model_dump_json().encode())
     settle(draft, path)
+
+
+class MergedTensors:
+    """Takes the tensors that mergekit saves, in place of its writer."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, torch.Tensor] = {}
+
+    def save_tensor(self, name: str, tensor: torch.Tensor, clone: bool = False) -> None:
+        """As mergekit's writer does; a view of a mapped file is no memory of the shard's own."""
+        tensor = tensor.contiguous().cpu()
+        self.found[name] = tensor.clone() if clone else tensor
 
 
 def write_shard(tensors: Tensors, path: Path) -> Path:
@@ -297,10 +292,6 @@ def digest_of(tensors: Tensors) -> str:
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         hasher.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest()
-
-
-def _digest_of_text(text: str) -> str:
-    return xxhash.xxh3_64_hexdigest(text.encode())
 
 
 def _draft_of(path: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,29 +27,19 @@ from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
-from mergekit_ram.record.merge import versions
 from mergekit_ram.text import hushed
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.folder import (
     ADAPTERS,
-    WORK_FOLDER,
-    Manifest,
+    MergedTensors,
     Receipt,
     WorkFolder,
     digest_of,
+    folder_beside,
     settle,
     write_shard,
 )
-
-# mergekit's options that change what is written.
-DECIDING_OPTIONS = (
-    "allow_crimes",
-    "device",
-    "lora_merge_dtype",
-    "out_shard_size",
-    "safe_serialization",
-    "unsafe_truncate_embeddings",
-)
+from mergekit_ram.units.identity import Manifest
 
 
 @dataclass(frozen=True)
@@ -146,17 +135,6 @@ def without_trace(job: MergeJob) -> Iterator[MergeJob]:
         yield replace(job, options=options)
 
 
-@contextmanager
-def folder_beside(path: str) -> Iterator[str]:
-    """A temporary folder, on the same disk where that can be written to."""
-    parent = Path(path)
-    while not parent.is_dir():
-        parent = parent.parent
-    where = parent if os.access(parent, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as folder:
-        yield folder
-
-
 def plan_of(job: MergeJob) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
     targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
@@ -165,13 +143,7 @@ def plan_of(job: MergeJob) -> PlannedUnits:
 
 def manifest_of(job: MergeJob, plan: PlannedUnits) -> Manifest:
     """All that decides the bytes of a merge."""
-    return Manifest(
-        configuration=job.configuration,
-        options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
-        models=plan.recorder.models,
-        versions=versions(),
-        units=plan.units,
-    )
+    return Manifest.of(job.configuration, job.config, job.options, plan)
 
 
 def counted(plan: PlannedUnits, work: WorkFolder, units: Iterable[Unit]) -> list[TensorOverlap]:
@@ -271,18 +243,6 @@ class Worker:
             return recorded.statistics
         tensors = counted(self.plan, self.work, self.plan.counts)
         return OverlapStatistics(tensors=tuple(tensors))
-
-
-class MergedTensors:
-    """Takes the tensors that mergekit saves, in place of its writer."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, torch.Tensor] = {}
-
-    def save_tensor(self, name: str, tensor: torch.Tensor, clone: bool = False) -> None:
-        """As mergekit's writer does; a view of a mapped file is no memory of the shard's own."""
-        tensor = tensor.contiguous().cpu()
-        self.found[name] = tensor.clone() if clone else tensor
 
 
 # The merges that this process has planned.

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.agents.findings.results import Results
-from benchmarks.agents.merges import catalogue
-from benchmarks.agents.tables import choice
+from benchmarks.agents import merges, tables
+from benchmarks.agents.results import Results
 
 TASKS = ("add", "reverse", "sort")
 
 
 def row(condition: str, seed: int, kind: str, name: str, greedy: float) -> dict[str, Any]:
-    scores = {task: {"greedy": greedy} for task in TASKS}
+    scores = dict.fromkeys(TASKS, greedy)
     where = {"condition": condition, "seed": seed, "kind": kind, "name": name}
     return where | {"split": "heldout", "tasks": scores}
 
@@ -30,7 +29,7 @@ def results() -> Results:
             models = [row(condition, seed, "model", name, 0.9) for name in ("base", *TASKS)]
             merged = row(condition, seed, "fixed", "RAM", 0.8 - 0.02 * seed)
             rows += [*models, merged, overlap(condition, seed, degree)]
-    rows.append(row("shared", 0, "fixed", catalogue.DIRECTIONS, 0.89))
+    rows.append(row("shared", 0, "fixed", merges.DIRECTIONS, 0.89))
     return Results({"conditions": {"shared": {}, "own": {}}, "rows": rows})
 
 
@@ -40,22 +39,22 @@ def line(table: str, name: str) -> list[str]:
 
 
 def test_losses_begin_with_the_agents_that_have_most_of_their_own():
-    table = choice.losses(results())
+    table = tables.losses(results())
     assert [each.split(" | ")[0] for each in table.splitlines()[2:]] == ["| own", "| shared"]
     assert line(table, "own")[1:5] == ["50", "1.0", "0.900", "-11.0 ± 1.0"]
     assert line(table, "shared")[1:3] == ["0", "over 100"]
 
 
 def test_a_cell_of_fewer_bases_says_of_how_many():
-    assert "-1.0 (1 of 2)" in line(choice.losses(results()), "shared")
+    assert "-1.0 (1 of 2)" in line(tables.losses(results()), "shared")
 
 
 def test_what_was_not_measured_is_a_dash():
-    table = choice.against(results())
+    table = tables.against(results())
     assert line(table, "WUDI")[1:] == ["–", "–"]
-    assert line(choice.ridges(results()), "0.3")[1:] == ["–", "–"]
+    assert line(tables.ridge(results()), "0.3")[1:] == ["–", "–"]
 
 
 def test_without_mixtures_their_tables_are_empty():
-    assert len(choice.mixtures(results()).splitlines()) == 2
-    assert len(choice.members(results()).splitlines()) == 2
+    assert len(tables.mixtures(results()).splitlines()) == 2
+    assert len(tables.members(results()).splitlines()) == 2

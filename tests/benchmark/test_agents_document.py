@@ -13,14 +13,14 @@ from mergekit.merge_methods import merge_state_dicts
 from model import EXAMPLE_SHAPE
 from safetensors.torch import load_file
 
+from benchmarks.agents import tables
 from benchmarks.agents.__main__ import main
-from benchmarks.agents.tables import cells
-from benchmarks.agents.tiny.conditions import CONDITIONS
-from benchmarks.agents.tiny.effort import FULL
-from benchmarks.agents.tiny.scorer import Scorer
+from benchmarks.agents.conditions import CONDITIONS, FULL
+from benchmarks.agents.study import Scorer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+STUDY = ROOT / "benchmarks" / "agents"
 MODELS = ("base", "add", "reverse", "sort")
 
 
@@ -30,7 +30,7 @@ def figure(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("figure")
     page = folder / "page.md"
     page.write_text("")
-    arguments = ["report", str(DOCS / "results.json"), "--document", str(page)]
+    arguments = ["report", str(STUDY / "results.json"), "--document", str(page)]
     result = CliRunner().invoke(main, [*arguments, "--figure", str(folder / "figure.svg")])
     assert result.exit_code == 0, result.output
     return (folder / "figure.svg").read_text()
@@ -64,17 +64,17 @@ def test_columns_of_text_are_on_the_left_and_those_of_numbers_on_the_right():
         ["sort", "2 of 3", "0.92", "-0.3 ± 0.1", "20–40", "-0.5"],
         ["both", "", "0.93", "", "7 %", "+0.5 ± 0.1"],
     ]
-    alignment = cells.markdown(["agent", "chosen", "a", "b", "c", "d"], rows).splitlines()[1]
+    alignment = tables.markdown(["agent", "chosen", "a", "b", "c", "d"], rows).splitlines()[1]
     assert alignment == "| --- | --- | --: | --: | --: | --: |"
 
 
 def test_a_table_without_rows_is_still_a_table():
-    assert cells.markdown(["a", "b"], []).splitlines() == ["| a | b |", "| --- | --- |"]
+    assert tables.markdown(["a", "b"], []).splitlines() == ["| a | b |", "| --- | --- |"]
 
 
 def harmful() -> dict[str, list[float]]:
     """The figures of the table on an agent that harms, by what was done about it."""
-    section = (DOCS / "results.md").read_text().split("### An agent that harms")[1]
+    section = (DOCS / "results.md").read_text().split("## An agent that harms")[1]
     rows = re.findall(r"^\| (.+?) \| (0\..+) \|$", section.split("\n## ")[0], re.MULTILINE)
     return {name: [float(cell) for cell in cells.split(" | ")] for name, cells in rows}
 
@@ -97,14 +97,14 @@ def test_an_agent_that_harms_costs_and_gives_what_is_said(row, weight, part):
     )
     merged = {name: (weighed if part in name else whole)[name] for name in whole}
     scores = Scorer(EXAMPLE_SHAPE, FULL).score(merged, "heldout")
-    found = [score.greedy for score in scores.values()]
+    found = list(scores.values())
     # Processors may break a tie between two tokens differently, in a prompt or two.
     assert [*found, fmean(found)] == pytest.approx(harmful()[row], abs=0.005)
 
 
 def small(seed: int, name: str) -> float:
     """Mean accuracy of a merge at the small scale."""
-    found = json.loads((DOCS / f"small-{seed}.json").read_text())
+    found = json.loads((STUDY / f"small-{seed}.json").read_text())
     return fmean(task["greedy"] for task in found["merges"][name]["tasks"].values())
 
 
@@ -119,8 +119,8 @@ def test_whatever_quotes_the_small_scale_tells_of_agents_that_failed_and_of_the_
     assert quoting
     for paragraph in quoting:
         words = " ".join(paragraph.split())
-        assert re.search("[Oo]ne of (these )?three agents (had|did) not learn", words)
-        assert re.search("second seed's (three )?two (had|did) not", words)
+        assert re.search("[Oo]ne of three agents did not learn its task", words)
+        assert re.search("With a second seed two of three did not", words)
 
 
 def test_the_merges_that_are_called_level_at_the_second_seed_are():
@@ -147,6 +147,6 @@ def test_the_shipped_agents_merge_over_directions_to_what_their_page_says():
     models = {n: load_file(ROOT / f"examples/agents/{n}/model.safetensors") for n in MODELS}
     merged = merge_state_dicts(models, "ram_directions", base="base")
     scores = Scorer(EXAMPLE_SHAPE, FULL).score(merged, "heldout")
-    found = [score.greedy for score in scores.values()]
+    found = list(scores.values())
     said = [float(cell) for cell in row.split(" | ")]
     assert [*found, fmean(found)] == pytest.approx(said, abs=0.005)

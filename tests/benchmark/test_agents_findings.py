@@ -6,35 +6,47 @@ import json
 
 import pytest
 
-from benchmarks.agents.findings import spread
-from benchmarks.agents.running.ledger import Ledger, fingerprint
-from benchmarks.agents.tiny.effort import FULL, QUICK
+from benchmarks.agents import merges
+from benchmarks.agents.conditions import FULL, QUICK
+from benchmarks.agents.jobs import Ledger, fingerprint
+from benchmarks.agents.results import Results, paired_difference, summarise
 
 
 def test_a_paired_difference_takes_the_spread_between_bases_out():
-    found = spread.paired_difference({0: 0.5, 1: 0.7, 2: 0.9}, {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.1})
+    found = paired_difference({0: 0.5, 1: 0.7, 2: 0.9}, {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.1})
     # Differences 0.1, 0.2, 0.3: standard deviation 0.1, divided by √3.
     assert found.mean == pytest.approx(0.2)
-    assert found.standard_error == pytest.approx(0.1 / 3**0.5)
+    assert found.error == pytest.approx(0.1 / 3**0.5)
     assert found.count == 3
 
 
 def test_one_base_has_no_spread():
-    assert spread.paired_difference({0: 0.5}, {0: 0.4}).standard_error is None
-    assert spread.summarise([0.5]).deviation is None
+    assert paired_difference({0: 0.5}, {0: 0.4}).error is None
+    assert summarise([0.5]).error is None
 
 
 def test_a_summary_has_the_sample_standard_deviation():
-    found = spread.summarise([0.2, 0.4, 0.6])
-    assert (found.mean, found.deviation) == (pytest.approx(0.4), pytest.approx(0.2))
+    found = summarise([0.2, 0.4, 0.6])
+    assert (found.mean, found.error) == (pytest.approx(0.4), pytest.approx(0.2))
 
 
-def test_the_best_is_the_best_mean_and_not_the_best_base():
-    assert spread.best({"steady": {0: 0.6, 1: 0.6}, "lucky": {0: 0.9, 1: 0.2}}) == "steady"
-
-
-def test_the_sampling_error_is_that_of_a_share():
-    assert spread.sampling_error(0.9, 3000) == pytest.approx(0.00548, abs=1e-5)
+def test_the_best_is_the_best_mean_on_validation_prompts_and_not_the_best_base():
+    found = {"TIES": (0.6, 0.6), "DARE + sum": (0.9, 0.2)}
+    rows = [
+        {
+            "condition": "dense",
+            "seed": seed,
+            "kind": "fixed",
+            "name": name,
+            "split": split,
+            "tasks": {"add": value if split == "validation" else 1 - value},
+        }
+        for name, values in found.items()
+        for seed, value in enumerate(values)
+        for split in ("validation", "heldout")
+    ]
+    assert all(name in merges.FIXED for name in found)
+    assert Results({"conditions": {}, "rows": rows}).best("dense", found) == "TIES"
 
 
 def test_settings_that_differ_have_another_name():

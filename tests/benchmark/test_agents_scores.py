@@ -1,4 +1,4 @@
-"""What the benchmark on agents measures of weights: answers, parts of task vectors, merges."""
+"""Measurements of the benchmark on agents: answers, counts, merges."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from pretrain import IGNORED_LABEL
 from safetensors.torch import load_file
 from tasks import TASKS, heldout_prompts
 
-from benchmarks.agents.merges import catalogue
-from benchmarks.agents.scores.likelihood import Likelihood, likelihood, score_of
-from benchmarks.agents.scores.regions import Regions, statistics
-from benchmarks.agents.tiny.effort import QUICK
-from benchmarks.agents.tiny.scorer import Scorer
+from benchmarks.agents import merges
+from benchmarks.agents.conditions import QUICK
+from benchmarks.agents.study import Scorer, right, statistics
 
 FOLDER = Path(__file__).parents[2] / "examples" / "agents" / "base"
 
@@ -27,36 +25,21 @@ def test_a_score_is_what_generating_the_answers_gives():
     }
     scores = Scorer(EXAMPLE_SHAPE, QUICK).score(weights, "heldout")
     model, tokenizer = load(FOLDER)
-    for task, score in scores.items():
+    for task, accuracy in scores.items():
         prompts = heldout_prompts(TASKS[task], QUICK.heldout_prompts)
-        assert score.greedy == greedy_accuracy(model, tokenizer, prompts)
-        assert 0 < score.sampled < score.best_of_4 < 1
+        assert accuracy == greedy_accuracy(model, tokenizer, prompts)
+        assert 0 < accuracy < 1
 
 
-def test_a_likelihood_without_the_needless_logits_is_that_of_all_of_them():
+def test_right_answers_without_the_needless_logits_are_those_of_all_of_them():
     scorer = Scorer(EXAMPLE_SHAPE, QUICK)
     model, _ = load(FOLDER)
-    scorer._model.load_state_dict(model.state_dict())
     for batch in (batches[0] for batches in scorer._batches["heldout"].values()):
-        found = likelihood(model, batch)
         labels = batch["labels"][:, 1:]
-        counted = labels != IGNORED_LABEL
         with torch.inference_mode():
-            logits = model(input_ids=batch["input_ids"]).logits[:, :-1].log_softmax(dim=-1)
-        taken = logits.gather(2, labels.clamp(min=0).unsqueeze(2)).squeeze(2)
-        right = ((logits.argmax(dim=-1) == labels) | ~counted).all(dim=1)
-        assert found.greedy.tolist() == right.tolist()
-        torch.testing.assert_close(found.log_probability, (taken * counted).sum(dim=1))
-
-
-def test_one_of_four_samples_is_right_with_the_probability_that_not_all_are_wrong():
-    likelihood = Likelihood(
-        greedy=torch.tensor([True, False]), log_probability=torch.tensor([0.5, 0.25]).log()
-    )
-    score = score_of(iter([likelihood]))
-    assert score.greedy == 0.5
-    assert score.sampled == pytest.approx(0.375)
-    assert score.best_of_4 == pytest.approx((1 - 0.5**4 + 1 - 0.75**4) / 2)
+            logits = model(input_ids=batch["input_ids"]).logits[:, :-1]
+        expected = ((logits.argmax(dim=-1) == labels) | (labels == IGNORED_LABEL)).all(dim=1)
+        assert right(model, batch).tolist() == expected.double().tolist()
 
 
 BASE = {"w": torch.tensor([1.0, 1.0, 1.0, 1.0])}
@@ -78,28 +61,11 @@ AGENTS = {
     ],
 )
 def test_a_merge_is_what_its_name_says(name, expected):
-    merged = catalogue.FIXED[name](BASE, AGENTS, torch.float32, seed=0)
+    merged = merges.FIXED[name](BASE, AGENTS, torch.float32, seed=0)
     torch.testing.assert_close(merged["w"], torch.tensor(expected))
 
 
-def test_regions_are_cut_by_who_changed_a_weight():
-    regions = Regions(BASE, AGENTS, "add")
-    assert regions.unique["w"].tolist() == [True, False, False, False]
-    assert regions.shared["w"].tolist() == [False, False, True, False]
-    assert regions.model(regions.unique, 0.5)["w"].tolist() == [1.5, 1.0, 1.0, 1.0]
-    assert statistics(BASE, AGENTS).agent("add").density == 0.5
-
-
-def test_the_realised_factor_is_that_of_the_unique_weights():
-    regions = Regions(BASE, AGENTS, "add")
-    merged = {"w": torch.tensor([2.5, 9.0, 9.0, 9.0])}
-    found = regions.realised(merged, catalogue.FIXED["RAM"](BASE, AGENTS, torch.float32, seed=0))
-    assert found.factor == pytest.approx(1.5)
-    assert found.changed_share == 1.0
-
-
-def test_without_unique_weights_nothing_is_realised():
-    regions = Regions(BASE, {"add": AGENTS["add"], "twin": AGENTS["add"]}, "add")
-    found = regions.realised(AGENTS["add"], BASE)
-    assert found.factor is None
-    assert found.changed_share is None
+def test_the_counts_are_those_of_the_agents():
+    found = statistics(BASE, AGENTS, 1e-5).agent("add")
+    assert found.density == 0.5
+    assert tuple(found.overlap_degree) == (1, 1)

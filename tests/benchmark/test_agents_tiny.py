@@ -12,14 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from benchmarks.agents import document, merges, models, study
 from benchmarks.agents.__main__ import main
-from benchmarks.agents.findings import lines
-from benchmarks.agents.findings.results import Results
-from benchmarks.agents.merges import catalogue
-from benchmarks.agents.tables import document
-from benchmarks.agents.tiny import models, study
-from benchmarks.agents.tiny.conditions import BY_NAME
-from benchmarks.agents.tiny.effort import QUICK
+from benchmarks.agents.conditions import BY_NAME, QUICK
+from benchmarks.agents.results import Results
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "benchmarks.agents", "tiny", "--quick", "--seeds", "2"]
@@ -47,7 +43,7 @@ def test_the_command_says_where_it_wrote_what_it_found(run):
     for name in ("tables.md", "results.json", "accuracy.svg"):
         assert f"written: {output / name}" in printed
         assert (output / name).stat().st_size > 0
-    for row in ("base", "mean of task vectors", "Fisher", "WUDI", "RAM+", *catalogue.TUNED):
+    for row in ("base", "mean of task vectors", "Fisher", "WUDI", "RAM+", *merges.TUNED):
         assert f"\n| {row} |" in printed
 
 
@@ -56,12 +52,12 @@ def test_the_results_hold_every_merge_of_every_base_and_how_it_was_made(run):
     found = Results.read(output / "results.json")
     assert found.conditions == ["subnetworks", "supervised"]
     for condition in found.conditions:
-        for name in catalogue.FIXED:
+        for name in merges.FIXED:
             for split in ("validation", "heldout"):
                 values = found.accuracy(condition, "fixed", name, split)
                 assert values.keys() == {0, 1}
                 assert all(0 <= value <= 1 for value in values.values())
-        for name in catalogue.TUNED:
+        for name in merges.TUNED:
             for seed, row in found.tuned(condition, name).items():
                 assert seed in found.accuracy(condition, "grid", row["chosen"])
     assert found.document["versions"]["torch"] == torch.__version__
@@ -75,8 +71,8 @@ def test_agents_of_different_origin_are_merged_too(run):
     assert found.mixtures == {
         "two: sparse, dense": [("subnetworks", "add"), ("supervised", "sort")]
     }
-    for name in (*catalogue.MIXED, catalogue.WUDI, catalogue.TASK_ARITHMETIC):
-        assert lines.heldout(found, "two: sparse, dense", name).keys() == {0, 1}
+    for name in (*merges.MIXED, merges.WUDI, merges.TASK_ARITHMETIC):
+        assert found.merged("two: sparse, dense", name).keys() == {0, 1}
     tables = (output / "tables.md").read_text()
     assert "\n| two: sparse, dense | add of subnetworks; sort of supervised |" in tables
     assert "\n| two: sparse, dense | 2 |" in tables
@@ -84,9 +80,9 @@ def test_agents_of_different_origin_are_merged_too(run):
 
 def test_merges_that_a_later_plan_adds_are_measured_and_no_others(run, monkeypatch):
     output, _ = run
-    job = study.StudyJob(models.BaseJob(output, QUICK, "qwen2", 0), BY_NAME["supervised"])
+    job = study.study(models.BaseJob(output, QUICK, "qwen2", 0), BY_NAME["supervised"])
     before = job.ledger.rows
-    monkeypatch.setitem(catalogue.FIXED, "mean, again", catalogue.FIXED["mean of task vectors"])
+    monkeypatch.setitem(merges.FIXED, "mean, again", merges.FIXED["mean of task vectors"])
     monkeypatch.setattr(study, "FINISHED", "finished, another plan")
     assert not study.is_measured(job)
     study.measure(job)
@@ -132,14 +128,15 @@ def test_an_unknown_table_is_refused_with_the_names_of_those_there_are(run, tmp_
     assert "accuracy;" in result.output
 
 
-def test_the_published_tables_are_those_of_the_published_results(tmp_path):
-    published = ROOT / "docs" / "results.md"
-    copy = tmp_path / "results.md"
-    copy.write_text(published.read_text())
-    small = [json.loads(file.read_text()) for file in sorted((ROOT / "docs").glob("small-*.json"))]
-    assert small
-    document.fill(copy, Results.read(ROOT / "docs" / "results.json"), small)
-    assert copy.read_text() == published.read_text()
+@pytest.mark.parametrize("published", ["docs/results.md", "benchmarks/agents/RESULTS.md"])
+def test_the_published_tables_are_those_of_the_published_results(tmp_path, published):
+    copy = tmp_path / "copy.md"
+    copy.write_text((ROOT / published).read_text())
+    folder = ROOT / "benchmarks" / "agents"
+    small = [json.loads(file.read_text()) for file in sorted(folder.glob("small-*.json"))]
+    assert len(small) == 2
+    document.fill(copy, document.every_table(Results.read(folder / "results.json"), small))
+    assert copy.read_text() == (ROOT / published).read_text()
 
 
 def test_without_results_of_the_small_scale_its_tables_stay(run, tmp_path):
@@ -147,8 +144,8 @@ def test_without_results_of_the_small_scale_its_tables_stay(run, tmp_path):
     page = tmp_path / "page.md"
     text = "<!-- table: small, seed 0: accuracy -->\nas it was\n<!-- end -->\n"
     page.write_text(text)
-    arguments = ["report", str(output / "results.json"), "--document", str(page)]
-    assert CliRunner().invoke(main, arguments).exit_code == 0
+    named = document.every_table(Results.read(output / "results.json"))
+    document.fill(page, named)
     assert page.read_text() == text
 
 

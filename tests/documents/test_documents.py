@@ -15,6 +15,7 @@ DOCUMENTS = sorted(
         *ROOT.glob(".github/**/*.md"),
         ROOT / "examples" / "agents" / "README.md",
         ROOT / "benchmarks" / "README.md",
+        ROOT / "benchmarks" / "agents" / "RESULTS.md",
     ]
 )
 

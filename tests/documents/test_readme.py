@@ -81,7 +81,7 @@ def test_the_accuracies_are_those_of_the_models(merges):
 
 
 def test_the_figures_of_the_benchmark_are_those_of_its_tables():
-    results = document("docs/results.md")
+    results = document("benchmarks/agents/RESULTS.md")
     section = README.split("## When to use which")[1].split("\n## ")[0]
     rows = {"RAM": "RAM", "RAM+": "RAM+", "mean of task vectors": "mean of task vectors"}
     for shown, row in (rows | {"TIES": "TIES"}).items():

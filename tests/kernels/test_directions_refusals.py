@@ -56,6 +56,26 @@ def test_a_result_that_the_output_dtype_cannot_hold_is_refused(shape):
         merge(base, models, epsilon=1e-5, weight=[1e38, 1.0, 1.0], scale=1e10)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_base_that_the_output_dtype_cannot_hold_is_refused_where_nothing_changed(shape):
+    base = torch.full(shape, 7e4)
+    for agents in ([], [base.clone(), base.clone()]):
+        with pytest.raises(KernelOverflowError, match=r"does not fit torch\.float16"):
+            merge(base, agents, epsilon=1e-5, out_dtype=torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float64_is_rounded_once_into_the_output(dtype):
+    # Next to the middle of two neighbours, where rounding by way of float32 goes wrong.
+    step = torch.finfo(dtype).eps / 2
+    value = torch.tensor([[1 + step + 2**-30, 1 + step - 2**-30]], dtype=torch.float64)
+    expected = torch.tensor([[1 + 2 * step, 1.0]], dtype=dtype)
+    base = torch.zeros_like(value)
+    assert torch.equal(merge(base, [value], epsilon=0.0, out_dtype=dtype), expected)
+    assert torch.equal(merge(base, [value], epsilon=0.0, dtype=dtype), expected)
+    assert torch.equal(merge(value, [], epsilon=0.0, out_dtype=dtype), expected)
+
+
 def test_task_vectors_that_overflow_are_refused():
     base = torch.full((4, 3), -3e38)
     with pytest.raises(KernelOverflowError, match=r"the task vectors overflow torch\.float32"):

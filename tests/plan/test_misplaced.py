@@ -215,7 +215,7 @@ def test_a_large_rescale_is_warned_of_in_merge_and_inspection(trio: Trio, caplog
     assert "Take a smaller r or alpha (the defaults are 0.1 and 2)" in texts[0]
     (tmp_path / "inspect.yml").write_text(yaml.safe_dump(config))
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "inspect.yml"), "--quiet"])
-    assert f"* λ of {coder} is " in result.output
+    assert f"* λ of {coder} (" in result.output
     assert "its unique updates are exaggerated" in result.output
 
 

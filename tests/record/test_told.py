@@ -51,7 +51,7 @@ def test_findings_are_said_and_stand_in_the_card(trio: Trio):
     for path in (coder, tool):
         write_weights(path, changed, Path(trio.base_path))
     lines = said(trio)
-    (finding,) = {line for line in lines if line.startswith(f"finding: Of what {coder} changed")}
+    (finding,) = {line for line in lines if line.startswith(f"finding: Of what {coder} (")}
     card = (trio.folder / "out" / "README.md").read_text()
     assert "\nFindings:\n\n* " in card
     assert f"\n* {finding.removeprefix('finding: ')}\n" in card

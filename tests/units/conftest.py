@@ -30,6 +30,12 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory) -> Undisturbed
 
 
 @pytest.fixture(scope="module")
+def plus(tmp_path_factory) -> Undisturbed:
+    """A merge of ``ram_plus``, whose units count, by ``mergekit-yaml``."""
+    return _merged("ram_plus", tmp_path_factory.mktemp("units"))
+
+
+@pytest.fixture(scope="module")
 def over_directions(tmp_path_factory) -> Undisturbed:
     """The same by ``ram_directions``."""
     return _merged("ram_directions", tmp_path_factory.mktemp("units"))

@@ -19,10 +19,10 @@ LATE = (("--finalise",), ("--units", "0:1"), ("--units", "800:810"))
 
 
 @pytest.fixture(scope="module")
-def finished(undisturbed, tmp_path_factory) -> Path:
+def finished(plus, tmp_path_factory) -> Path:
     """The folder of a finished merge."""
     out = tmp_path_factory.mktemp("finished") / "out"
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
     return out
 
@@ -38,9 +38,9 @@ def refused(recipe: Path, out: Path, *options: str) -> str:
 
 
 @pytest.mark.parametrize("options", LATE)
-def test_a_late_task_leaves_the_finished_model_of_its_merge(undisturbed, finished, options, caplog):
+def test_a_late_task_leaves_the_finished_model_of_its_merge(plus, finished, options, caplog):
     before = contents(finished)
-    result = merge(undisturbed.recipe, finished, *options)
+    result = merge(plus.recipe, finished, *options)
     assert result.exit_code == 0, result.output
     assert told(caplog)[-1] == f"output folder {finished}: {NOTHING_LEFT}"
     assert contents(finished) == before
@@ -48,54 +48,52 @@ def test_a_late_task_leaves_the_finished_model_of_its_merge(undisturbed, finishe
 
 @pytest.mark.parametrize("options", LATE)
 def test_units_of_another_merge_are_refused_where_a_model_is_finished(
-    undisturbed, finished, options, tmp_path
+    plus, finished, options, tmp_path
 ):
     recipe = tmp_path / "other.yml"
-    recipe.write_text(undisturbed.recipe.read_text() + "parameters:\n  scale: 0.5\n")
+    recipe.write_text(plus.recipe.read_text() + "parameters:\n  scale: 0.5\n")
     line = refused(recipe, finished, *options)
     assert f"output folder {finished}: a finished model lies in it, of another conf" in line
     assert "Neither --units nor --finalise replaces a model: choose another folder" in line
     assert "--restart, which removes it" in line
 
 
-def test_units_are_refused_where_an_input_has_changed_since_the_model_was_finished(
-    undisturbed, finished
-):
-    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+def test_units_are_refused_where_an_input_has_changed_since_the_model_was_finished(plus, finished):
+    agent = plus.trio.folder / "tool" / "model.safetensors"
     with changed(agent):
-        line = refused(undisturbed.recipe, finished, "--finalise")
+        line = refused(plus.recipe, finished, "--finalise")
     assert f"a finished model lies in it, of model {agent.parent} with other files" in line
 
 
-def test_a_model_of_unknown_origin_is_not_replaced_by_units(undisturbed):
-    out = undisturbed.trio.folder / "tool"
-    recipe = undisturbed.recipe.with_name("without_tool.yml")
-    config = yaml.safe_load(undisturbed.recipe.read_text())
+def test_a_model_of_unknown_origin_is_not_replaced_by_units(plus):
+    out = plus.trio.folder / "tool"
+    recipe = plus.recipe.with_name("without_tool.yml")
+    config = yaml.safe_load(plus.recipe.read_text())
     config["models"] = [m for m in config["models"] if not m["model"].endswith("tool")]
     recipe.write_text(yaml.safe_dump(config))
     line = refused(recipe, out, "--units", "0:1")
     assert "of an unknown merge (it lacks mergekit_config.yml or ram_overlap.json)" in line
 
 
-def test_changed_weights_are_not_taken_for_the_finished_merge(undisturbed, tmp_path):
+def test_changed_weights_are_not_taken_for_the_finished_merge(plus, tmp_path):
     out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out).exit_code == 0
+    assert merge(plus.recipe, out).exit_code == 0
     with changed(next(out.glob("*.safetensors"))):
-        line = refused(undisturbed.recipe, out, "--units", "0:1")
+        line = refused(plus.recipe, out, "--units", "0:1")
     assert "of weights that were changed afterwards" in line
 
 
-def test_units_with_restart_replace_a_finished_model(undisturbed, tmp_path, caplog):
+def test_units_with_restart_replace_a_finished_model(plus, tmp_path, caplog):
     out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out).exit_code == 0
-    result = merge(undisturbed.recipe, out, "--units", "0:1", "--restart")
+    assert merge(plus.recipe, out).exit_code == 0
+    result = merge(plus.recipe, out, "--units", "0:1", "--restart")
     assert result.exit_code == 0, result.output
     assert any("replacing the model in it (config.json" in line for line in told(caplog))
     assert not (out / "config.json").exists()
 
 
-def test_nothing_is_finalised_where_nothing_was_begun(undisturbed, tmp_path):
-    line = refused(undisturbed.recipe, tmp_path / "out", "--finalise")
+def test_nothing_is_finalised_where_nothing_was_begun(plus, tmp_path):
+    line = refused(plus.recipe, tmp_path / "out", "--finalise")
     assert line == (
         f"Error: output folder {tmp_path / 'out'}: no unfinished merge lies in it, so that there "
         "is nothing to finalise. Begin one by the same command without --finalise, or give its "
@@ -104,23 +102,23 @@ def test_nothing_is_finalised_where_nothing_was_begun(undisturbed, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_finalise_and_restart_are_told_apart(undisturbed, finished):
-    line = refused(undisturbed.recipe, finished, "--finalise", "--restart")
+def test_finalise_and_restart_are_told_apart(plus, finished):
+    line = refused(plus.recipe, finished, "--finalise", "--restart")
     assert line.endswith("--restart throws them away: leave out one of the two.")
 
 
-def begun(undisturbed, out: Path) -> int:
+def begun(plus, out: Path) -> int:
     """A merge of which three units are done; how many it has."""
-    result = merge(undisturbed.recipe, out, "--units", "0:3")
+    result = merge(plus.recipe, out, "--units", "0:3")
     assert result.exit_code == 0, result.output
     return len(WorkFolder(out).manifest().units)
 
 
-def test_finalising_says_which_units_lack(undisturbed, tmp_path):
+def test_finalising_says_which_units_lack(plus, tmp_path):
     out = tmp_path / "out"
-    units = begun(undisturbed, out)
+    units = begun(plus, out)
     next((out / WORK_FOLDER).glob("unit-00001-*.json")).unlink()
-    result = merge(undisturbed.recipe, out, "--finalise")
+    result = merge(plus.recipe, out, "--finalise")
     assert result.exit_code == 1, result.output
     line = result.output.strip().splitlines()[-1]
     assert line == (
@@ -130,45 +128,45 @@ def test_finalising_says_which_units_lack(undisturbed, tmp_path):
     )
 
 
-def test_units_make_no_model_and_finalising_does(undisturbed, tmp_path, monkeypatch):
+def test_units_make_no_model_and_finalising_does(plus, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    units = begun(undisturbed, out)
-    result = merge(undisturbed.recipe, out, "--units", f"3:{units}")
+    units = begun(plus, out)
+    result = merge(plus.recipe, out, "--units", f"3:{units}")
     assert result.exit_code == 0, result.output
     assert "(100 %)" in result.output.splitlines()[-2]
     assert not (out / "config.json").exists()
     with monkeypatch.context() as patched:
         patched.setattr("mergekit_ram.units.finish.remove_earlier_model", killed)
         with pytest.raises(Killed):
-            merge(undisturbed.recipe, out, "--finalise")
+            merge(plus.recipe, out, "--finalise")
     before = contents(out)
-    assert merge(undisturbed.recipe, out, "--units", "0:1").exit_code == 0
+    assert merge(plus.recipe, out, "--units", "0:1").exit_code == 0
     assert contents(out) == before
-    assert merge(undisturbed.recipe, out, "--finalise").exit_code == 0
-    assert_finished(out, undisturbed.weights)
+    assert merge(plus.recipe, out, "--finalise").exit_code == 0
+    assert_finished(out, plus.weights)
 
 
-def test_finalising_refuses_a_damaged_shard_and_its_task_makes_it_anew(undisturbed, tmp_path):
+def test_finalising_refuses_a_damaged_shard_and_its_task_makes_it_anew(plus, tmp_path):
     out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out, "--units", "0:100").exit_code == 0
+    assert merge(plus.recipe, out, "--units", "0:100").exit_code == 0
     shard = sorted((out / WORK_FOLDER).glob("unit-*.safetensors"))[-1]
     number = int(shard.name.split("-")[1])
     with changed(shard):
-        result = merge(undisturbed.recipe, out, "--finalise")
+        result = merge(plus.recipe, out, "--finalise")
         assert result.exit_code == 1, result.output
         assert f"1 of {number + 1} units are not done ({number}), so that" in result.output
-        assert merge(undisturbed.recipe, out, "--units", f"{number}:100").exit_code == 0
+        assert merge(plus.recipe, out, "--units", f"{number}:100").exit_code == 0
         whole = shard.read_bytes()
     shard.write_bytes(whole)
-    assert merge(undisturbed.recipe, out, "--finalise").exit_code == 0
-    assert_finished(out, undisturbed.weights)
+    assert merge(plus.recipe, out, "--finalise").exit_code == 0
+    assert_finished(out, plus.weights)
 
 
-def test_a_range_beyond_the_last_unit_says_how_many_there_are(undisturbed, tmp_path, caplog):
+def test_a_range_beyond_the_last_unit_says_how_many_there_are(plus, tmp_path, caplog):
     out = tmp_path / "out"
-    units = begun(undisturbed, out)
+    units = begun(plus, out)
     before = contents(out)
-    result = merge(undisturbed.recipe, out, "--units", f"{units}:{units + 2}")
+    result = merge(plus.recipe, out, "--units", f"{units}:{units + 2}")
     assert result.exit_code == 0, result.output
     line = (
         f"--units {units}:{units + 2}: there is nothing to do, since the merge has {units} units, "
@@ -179,9 +177,9 @@ def test_a_range_beyond_the_last_unit_says_how_many_there_are(undisturbed, tmp_p
     assert contents(out) == before
 
 
-def test_a_range_beyond_the_last_unit_begins_nothing(undisturbed, tmp_path):
+def test_a_range_beyond_the_last_unit_begins_nothing(plus, tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(undisturbed.recipe), str(out)]
+    command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(plus.recipe), str(out)]
     command += ["--units", "100:200", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.plan.folder import lock_folder
@@ -35,9 +36,9 @@ def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
         return []
 
 
-def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_path):
+def test_a_killed_worker_is_one_line_and_the_next_run_finishes(plus, tmp_path):
     out = tmp_path / "out"
-    process = start(undisturbed.recipe, out, "--workers", "2")
+    process = start(plus.recipe, out, "--workers", "2")
     workers: list[psutil.Process] = []
     while process.poll() is None and not workers:
         workers = workers_of(process)
@@ -47,18 +48,20 @@ def test_a_killed_worker_is_one_line_and_the_next_run_finishes(undisturbed, tmp_
     assert "was killed (out of memory?)" in output
     assert "Traceback" not in output
     assert not (out / "config.json").exists()
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
-def test_workers_end_with_a_killed_driver(undisturbed, tmp_path):
-    process = start(undisturbed.recipe, tmp_path / "out", "--workers", "2")
+@pytest.mark.parametrize("units", [0, 2])
+def test_workers_end_with_a_killed_driver(plus, tmp_path, units):
+    process = start(plus.recipe, tmp_path / "out", "--workers", "2")
     workers: list[psutil.Process] = []
     while process.poll() is None and len(workers) < 2:
         workers = workers_of(process)
     # All units of so small a model may be done by now, and its workers gone with the driver.
-    while process.poll() is None and len(list(tmp_path.glob("out/.mergekit-ram/unit-*.json"))) < 2:
+    receipts = ".mergekit-ram/unit-*.json"
+    while process.poll() is None and len(list(tmp_path.glob(f"out/{receipts}"))) < units:
         time.sleep(0.01)
     process.kill()
     # They hold the other ends of its pipes.
@@ -80,10 +83,10 @@ sys.exit(result.exit_code)
 """
 
 
-def test_a_full_disk_is_one_line_and_with_room_the_next_run_finishes(undisturbed, tmp_path):
+def test_a_full_disk_is_one_line_and_with_room_the_next_run_finishes(plus, tmp_path):
     out = tmp_path / "out"
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(undisturbed.recipe), str(out)],
+        [sys.executable, "-c", FULL, str(plus.recipe), str(out)],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
@@ -92,16 +95,16 @@ def test_a_full_disk_is_one_line_and_with_room_the_next_run_finishes(undisturbed
     assert "writing failed" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
     assert not (out / "config.json").exists()
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
-def test_a_second_driver_is_refused(undisturbed, tmp_path):
+def test_a_second_driver_is_refused(plus, tmp_path):
     out = tmp_path / "out"
     lock = lock_folder(str(out))
     try:
-        process = start(undisturbed.recipe, out)
+        process = start(plus.recipe, out)
         output = process.communicate(timeout=300)[0]
     finally:
         lock.close()
@@ -109,23 +112,23 @@ def test_a_second_driver_is_refused(undisturbed, tmp_path):
     assert f"output folder {out}: another merge is writing to it" in output
 
 
-def test_a_damaged_manifest_is_named(undisturbed, tmp_path):
+def test_a_damaged_manifest_is_named(plus, tmp_path):
     out = tmp_path / "out"
     (out / WORK_FOLDER).mkdir(parents=True)
     (out / WORK_FOLDER / "merge.json").write_text("{")
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 1
     assert "merge.json is damaged" in result.output
     assert "--restart" in result.output
-    result = merge(undisturbed.recipe, out, "--restart")
+    result = merge(plus.recipe, out, "--restart")
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
-def test_damaged_receipts_are_made_anew(undisturbed, tmp_path):
+def test_damaged_receipts_are_made_anew(plus, tmp_path):
     out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out, "--units", "0:3").exit_code == 0
+    assert merge(plus.recipe, out, "--units", "0:3").exit_code == 0
     next((out / WORK_FOLDER).glob("unit-00000-*.json")).write_text("")
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)

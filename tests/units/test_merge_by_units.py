@@ -71,66 +71,66 @@ def test_a_damaged_finished_shard_is_made_anew(undisturbed, tmp_path):
     assert_finished(out, undisturbed.weights)
 
 
-def test_an_input_that_changed_between_two_tries_is_refused_by_name(undisturbed, tmp_path):
+def test_an_input_that_changed_between_two_tries_is_refused_by_name(plus, tmp_path):
     out = tmp_path / "out"
-    begun(undisturbed, out)
-    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+    begun(plus, out)
+    agent = plus.trio.folder / "tool" / "model.safetensors"
     with changed(agent):
-        result = merge(undisturbed.recipe, out)
+        result = merge(plus.recipe, out)
     assert result.exit_code == 1
     line = result.output.strip().splitlines()[-1]
     assert f"model {agent.parent}, whose files have changed" in line
     assert "--restart" in line
 
 
-def test_another_plan_is_refused_and_restart_begins_anew(undisturbed, tmp_path):
+def test_another_plan_is_refused_and_restart_begins_anew(plus, tmp_path):
     out = tmp_path / "out"
-    begun(undisturbed, out)
-    result = merge(undisturbed.recipe, out, "--out-shard-size", "30K")
+    begun(plus, out)
+    result = merge(plus.recipe, out, "--out-shard-size", "30K")
     assert result.exit_code == 1
     assert "an unfinished merge lies in it, of --out-shard-size" in result.output
-    result = merge(undisturbed.recipe, out, "--out-shard-size", "30K", "--restart")
+    result = merge(plus.recipe, out, "--out-shard-size", "30K", "--restart")
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
-def test_units_that_other_machines_do_make_one_model(undisturbed, tmp_path):
+def test_units_that_other_machines_do_make_one_model(plus, tmp_path):
     out = tmp_path / "out"
-    begun(undisturbed, out, 0, 1)
+    begun(plus, out, 0, 1)
     units = len(json.loads((out / WORK_FOLDER / "merge.json").read_text())["units"])
     for first in range(0, units, 2):
-        result = merge(undisturbed.recipe, out, "--units", f"{first}:{first + 2}")
+        result = merge(plus.recipe, out, "--units", f"{first}:{first + 2}")
         assert result.exit_code == 0, result.output
-    result = merge(undisturbed.recipe, out, "--finalise")
+    result = merge(plus.recipe, out, "--finalise")
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
-def test_the_progress_of_an_unfinished_merge_is_told(undisturbed, tmp_path):
+def test_the_progress_of_an_unfinished_merge_is_told(plus, tmp_path):
     out = tmp_path / "out"
     with pytest.raises(InputError, match=f"^{out}: there is no such folder"):
         progress_text(out)
     out.mkdir()
     assert progress_text(out) == f"{out}: no unfinished merge\n"
-    begun(undisturbed, out)
+    begun(plus, out)
     text = progress_text(out)
     assert "an unfinished merge of 4 models" in text
     assert "merging" in text
     assert "The same command again resumes from here" in text
 
 
-def test_shards_before_counts_are_refused(undisturbed, tmp_path):
+def test_shards_before_counts_are_refused(plus, tmp_path):
     recipe = tmp_path / "recipe.yml"
-    recipe.write_text(undisturbed.recipe.read_text().replace(": ram\n", ": ram_plus\n"))
+    recipe.write_text(plus.recipe.read_text().replace(": ram\n", ": ram_plus\n"))
     result = merge(recipe, tmp_path / "out", "--units", "3:4")
     assert result.exit_code == 1
     assert "which count, are not done; no shard can be written before" in result.output
 
 
-def test_recorded_counts_are_used_and_nothing_is_counted(undisturbed, tmp_path):
+def test_recorded_counts_are_used_and_nothing_is_counted(plus, tmp_path):
     recipe = tmp_path / "recipe.yml"
-    text = undisturbed.recipe.read_text().replace(": ram\n", ": ram_plus\n")
-    counts = undisturbed.folder / "ram_overlap.json"
+    text = plus.recipe.read_text().replace(": ram\n", ": ram_plus\n")
+    counts = plus.folder / "ram_overlap.json"
     recipe.write_text(f"{text}parameters:\n  statistics: {counts}\n")
     result = merge(recipe, tmp_path / "out")
     assert result.exit_code == 0, result.output
@@ -143,10 +143,10 @@ def test_recorded_counts_are_used_and_nothing_is_counted(undisturbed, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["linear", "ties"])
-def test_other_methods_are_left_to_mergekit(undisturbed, tmp_path, method):
+def test_other_methods_are_left_to_mergekit(plus, tmp_path, method):
     recipe = tmp_path / "other.yml"
     recipe.write_text(
-        undisturbed.recipe.read_text()
+        plus.recipe.read_text()
         .replace("merge_method: ram_plus", f"merge_method: {method}")
         .replace("merge_method: ram", f"merge_method: {method}")
     )
@@ -156,16 +156,16 @@ def test_other_methods_are_left_to_mergekit(undisturbed, tmp_path, method):
     assert "use mergekit-yaml" in result.output
 
 
-def test_what_a_merge_takes_is_estimated_without_a_trace(undisturbed, tmp_path):
-    result = merge(undisturbed.recipe, tmp_path / "out", "--estimate")
+def test_what_a_merge_takes_is_estimated_without_a_trace(plus, tmp_path):
+    result = merge(plus.recipe, tmp_path / "out", "--estimate")
     assert result.exit_code == 0, result.output
-    written = sum(t.nbytes for t in undisturbed.weights.values())
+    written = sum(t.nbytes for t in plus.weights.values())
     assert f"written   {written / 1e6:,.2f} MB" in result.output
     assert "per worker at most" in result.output
     assert not (tmp_path / "out").exists()
 
 
-def test_a_wrong_range_of_units_says_how_it_is_written(undisturbed, tmp_path):
-    result = merge(undisturbed.recipe, tmp_path / "out", "--units", "5")
+def test_a_wrong_range_of_units_says_how_it_is_written(plus, tmp_path):
+    result = merge(plus.recipe, tmp_path / "out", "--units", "5")
     assert result.exit_code == 2
     assert "write 0:16 for the units 0 to 15" in result.output

@@ -10,6 +10,7 @@ from mergekit.options import MergeOptions
 from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.errors import InputError
+from mergekit_ram.units import identity
 from mergekit_ram.units import job as jobs
 from mergekit_ram.units.folder import WorkFolder
 
@@ -33,43 +34,43 @@ def begun(recipe: Path, out: Path, *options: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def other(undisturbed, folder: Path) -> Path:
+def other(plus, folder: Path) -> Path:
     """The same models, merged with half of their updates."""
     recipe = folder / "other.yml"
-    recipe.write_text(undisturbed.recipe.read_text() + "parameters:\n  scale: 0.5\n")
+    recipe.write_text(plus.recipe.read_text() + "parameters:\n  scale: 0.5\n")
     return recipe
 
 
-def test_what_a_worker_brings_after_a_restart_is_not_taken_for_the_new_plans(undisturbed, tmp_path):
+def test_what_a_worker_brings_after_a_restart_is_not_taken_for_the_new_plans(plus, tmp_path):
     out = tmp_path / "out"
-    begun(other(undisturbed, tmp_path), out)
-    left = job_of(other(undisturbed, tmp_path), out)
+    begun(other(plus, tmp_path), out)
+    left = job_of(other(plus, tmp_path), out)
     shards = [unit.number for unit in WorkFolder(out).manifest().units if unit.kind == "shard"]
     if shards[0] > 0:
-        assert merge(other(undisturbed, tmp_path), out, "--units", f"0:{shards[0]}").exit_code == 0
+        assert merge(other(plus, tmp_path), out, "--units", f"0:{shards[0]}").exit_code == 0
     jobs.run_unit(left, shards[0])
     (worker,) = jobs._workers.values()
     at_work = worker.run(shards[1])
     # Its driver is killed; somebody begins another merge in this folder.
-    begun(undisturbed.recipe, out, "--restart")
+    begun(plus.recipe, out, "--restart")
     with pytest.raises(InputError, match="No such file"):
         at_work()
     worker.run(shards[-1])()
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
 def test_a_worker_that_would_do_another_merge_says_where_and_what_differs(
-    undisturbed, tmp_path, monkeypatch
+    plus, tmp_path, monkeypatch
 ):
     out = tmp_path / "out"
-    begun(undisturbed.recipe, out)
-    job = job_of(undisturbed.recipe, out)
+    begun(plus.recipe, out)
+    job = job_of(plus.recipe, out)
     jobs.run_unit(job, 0)
     monkeypatch.setattr(jobs, "_workers", {})
     monkeypatch.setattr(jobs.socket, "gethostname", lambda: "node7")
-    agent = undisturbed.trio.folder / "tool" / "model.safetensors"
+    agent = plus.trio.folder / "tool" / "model.safetensors"
     with changed(agent), pytest.raises(InputError) as raised:
         jobs.run_unit(job, 0)
     line = str(raised.value)
@@ -78,11 +79,11 @@ def test_a_worker_that_would_do_another_merge_says_where_and_what_differs(
     assert "\n" not in line
 
 
-def test_another_version_on_a_workers_machine_is_told(undisturbed, tmp_path, monkeypatch):
+def test_another_version_on_a_workers_machine_is_told(plus, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    begun(undisturbed.recipe, out)
-    job = job_of(undisturbed.recipe, out)
-    here = jobs.versions()
-    monkeypatch.setattr(jobs, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
+    begun(plus.recipe, out)
+    job = job_of(plus.recipe, out)
+    here = identity.versions()
+    monkeypatch.setattr(identity, "versions", lambda: here.model_copy(update={"torch": "1.0"}))
     with pytest.raises(InputError, match=r"other versions .*torch='1\.0'"):
         jobs.run_unit(job, 0)

@@ -21,36 +21,36 @@ from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.units import finish
 
 
-def test_a_model_that_another_program_wrote_meanwhile_is_replaced(undisturbed, tmp_path, caplog):
+def test_a_model_that_another_program_wrote_meanwhile_is_replaced(plus, tmp_path, caplog):
     out = tmp_path / "out"
-    assert merge(undisturbed.recipe, out, "--units", "0:3").exit_code == 0
-    other = {**undisturbed.trio.config("linear"), "parameters": {"weight": 1.0}}
+    assert merge(plus.recipe, out, "--units", "0:3").exit_code == 0
+    other = {**plus.trio.config("linear"), "parameters": {"weight": 1.0}}
     succeed(run_yaml(other, out, "--no-copy-tokenizer", "--out-shard-size", "1B"))
     assert (out / "model.safetensors").is_file()
-    result = merge(undisturbed.recipe, out)
+    result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
     assert any("replacing the model in it (config.json, " in line for line in told(caplog))
     assert not (out / "model.safetensors").exists()
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
 @pytest.mark.parametrize("moved", [1, 4, "all"])
-def test_shards_that_were_moved_before_a_crash_are_kept(undisturbed, tmp_path, moved, monkeypatch):
+def test_shards_that_were_moved_before_a_crash_are_kept(plus, tmp_path, moved, monkeypatch):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr(MergeRecorder, "write", killed)
         if moved != "all":
             patched.setattr(finish.os, "replace", replacing_some(out, moved))
         with pytest.raises(Killed):
-            merge(undisturbed.recipe, out)
+            merge(plus.recipe, out)
     assert moved in ("all", len(list(out.glob("model-*.safetensors"))))
     (out / "model.safetensors").write_bytes(b"of another program")
     with monkeypatch.context() as patched:
         patched.setattr("mergekit_ram.units.job.write_shard", killed)
-        result = merge(undisturbed.recipe, out)
+        result = merge(plus.recipe, out)
     assert result.exit_code == 0, result.output
     assert not (out / "model.safetensors").exists()
-    assert_finished(out, undisturbed.weights)
+    assert_finished(out, plus.weights)
 
 
 def replacing_some(folder: Path, most: int) -> Callable[[Path, Path], None]:
@@ -65,8 +65,8 @@ def replacing_some(folder: Path, most: int) -> Callable[[Path, Path], None]:
     return replace_some
 
 
-def test_counts_in_the_output_folder_are_not_removed_before_they_are_read(undisturbed, tmp_path):
-    text = undisturbed.recipe.read_text().replace(": ram\n", ": ram_plus\n")
+def test_counts_in_the_output_folder_are_not_removed_before_they_are_read(plus, tmp_path):
+    text = plus.recipe.read_text().replace(": ram\n", ": ram_plus\n")
     recipe, out = tmp_path / "recipe.yml", tmp_path / "out"
     recipe.write_text(text)
     assert merge(recipe, out).exit_code == 0

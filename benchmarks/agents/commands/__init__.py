@@ -1,1 +1,0 @@
-"""The commands, and nothing that takes long to import."""

@@ -1,1 +1,0 @@
-"""What runs have found, read again, and questions to it."""

@@ -1,1 +1,0 @@
-"""The merges that are compared, whatever the models."""

@@ -1,1 +1,0 @@
-"""Jobs: in which process they run, with which packages, on which machine, and what is done."""

@@ -1,1 +1,0 @@
-"""Findings for people: markdown tables, the figure, and the document that holds them."""
