@@ -7,9 +7,10 @@ again for the next one, so memory does not grow with the tensors. Inputs are nev
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import TypeVar
 
@@ -26,6 +27,10 @@ THREAD_START = 262_144
 """Elements that are merged in the time that a thread takes to start, some 350 µs."""
 
 T = TypeVar("T")
+
+_COUNTING = threading.Lock()
+_BEFORE: list[int] = []
+"""How many threads torch goes back to, for each thread that is in :func:`one_thread`."""
 
 
 class KernelInputError(ValueError):
@@ -230,7 +235,9 @@ def walk(
                     refusals[start] = error
                     return
 
-    with one_thread(), ThreadPoolExecutor(workers) as pool:
+    # The number of threads is that of the process, and concerns no other device.
+    alone = one_thread() if inputs.device.type == "cpu" else nullcontext()
+    with alone, ThreadPoolExecutor(workers) as pool:
         others = [pool.submit(run, first) for first in range(1, workers)]
         run(0)
         for other in others:
@@ -264,9 +271,14 @@ def one_thread() -> Iterator[None]:
     Otherwise all threads are woken for each, and where another process is busy these wait for one
     another a hundred times longer than the operation takes.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    with _COUNTING:
+        # A thread that first asks torch while another one is in here is told 1.
+        before = max(torch.get_num_threads(), *_BEFORE, 1)
+        _BEFORE.append(before)
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _COUNTING:
+            _BEFORE.remove(before)
+            torch.set_num_threads(before)

@@ -28,6 +28,9 @@ LOG = logging.getLogger("mergekit_ram")
 DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
 """Set to 0, false or no in the environment, it leaves the arithmetic to torch."""
 
+TORCH_BLOCK = 32_768
+"""Elements of one input in a block where torch computes on the CPU, with many results at once."""
+
 T = TypeVar("T")
 
 Call = Callable[..., None]
@@ -106,7 +109,7 @@ def over_blocks(
 ) -> list[T]:
     """Call ``work`` with every block, its place, and what it calls the arithmetic by.
 
-    The loops are numba's, and may fail in any way at all: in a cache that is full, cut or not to
+    The loops are numba's, and may fail for any reason: in a cache that is full, cut or not to
     be written to, in a library that is missing. A merge continues then, from this tensor's start.
 
     Args:
@@ -121,7 +124,8 @@ def over_blocks(
             raise
         except BaseException as error:
             _loops().give_up(f"numba failed ({visible(one_line(error))})")
-    return walk(inputs, functools.partial(work, _call_plain), size)
+    default = TORCH_BLOCK if inputs.device.type == "cpu" else None
+    return walk(inputs, functools.partial(work, _call_plain), size or default)
 
 
 @dataclass(frozen=True)
@@ -264,14 +268,15 @@ def _run(
     out = torch.empty(shape, dtype=recipe.out_dtype or inputs.input_dtype, device=inputs.device)
     counted = len(agents) if counts else 0
 
-    def work(call: Call, block: torch.Tensor, place: slice) -> torch.Tensor:
+    def work(call: Call, block: torch.Tensor, place: slice) -> list[list[int]]:
         degree = torch.zeros(counted, counted, dtype=torch.int64, device=block.device)
         merge_block(call, block, numbers, out.view(-1)[place], degree)
-        return degree
+        # A tensor that is kept would hold apart the memory that blocks leave free.
+        return [list(map(int, row)) for row in degree.tolist()]
 
-    found = over_blocks(inputs, work, recipe.chunk_size)
-    degree = sum(found, torch.zeros(counted, counted, dtype=torch.int64, device=inputs.device))
-    return Merged(out, OverlapCounts(inputs.numel, tuple(map(tuple, degree.tolist()))))
+    found = [[[0] * counted] * counted, *over_blocks(inputs, work, recipe.chunk_size)]
+    degree = (map(sum, zip(*rows, strict=True)) for rows in zip(*found, strict=True))
+    return Merged(out, OverlapCounts(inputs.numel, tuple(map(tuple, degree))))
 
 
 def merge_block(
