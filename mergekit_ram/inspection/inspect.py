@@ -29,7 +29,7 @@ from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
 from mergekit_ram.kernels.directions import RIDGE
 from mergekit_ram.models.groups import agent_places
-from mergekit_ram.models.transformers_layout import sides_of_model
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.record.build import setting
 from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.findings import findings_of, noted
@@ -130,7 +130,7 @@ def _inspected(
         for tensor in walk.second():
             sums.add_realised(tensor, tensor.realise(statistics))
     sums.add_unseen()
-    tensors = tensor_records(merges, recorder.loads, statistics)
+    tensors = tensor_records(merges, recorder.output.loads, statistics)
     record = OverlapRecord(
         kind="inspection",
         merge_method=method,
@@ -138,7 +138,7 @@ def _inspected(
         epsilon=settings.epsilon,
         parameters=sums.parameters,
         settings=settings,
-        out_dtype=", ".join(recorder.dtypes),
+        out_dtype=", ".join(recorder.output.dtypes),
         agents=figures.agent_records(sums, places, method),
         pairwise=figures.pair_records(sums),
         thresholds=figures.threshold_records(sums, places, thresholds),
@@ -151,7 +151,7 @@ def _inspected(
         models=recorder.models,
         versions=versions(),
     )
-    found = (*noted((*recorder.notes, *notes)), *rounded.findings(), *findings_of(record))
+    found = (*noted((*recorder.output.notes, *notes)), *rounded.findings(), *findings_of(record))
     return record.model_copy(update={"findings": found})
 
 
@@ -165,8 +165,7 @@ def _directions(plan: Plan, wanted: bool | None) -> Directions | None:
     if wanted is False:
         return None
     ridge = plan.ridges.most_common(1)[0][0] if plan.ridges else RIDGE
-    base = next((merge.base_model for merge in plan.merges if merge.base_model), None)
-    found = Directions(ridge, sides_of_model(base))
+    found = Directions(ridge, plan.recorder.output.sides or Sides({}))
     if wanted or plan.ridges:
         return found
     needed = operations(plan, found.layouts)

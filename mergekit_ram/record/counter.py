@@ -12,14 +12,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.models.groups import agent_places, factor_of
 from mergekit_ram.names import labels
-from mergekit_ram.overlap import (
-    LARGE_RESCALE,
-    LARGE_RESCALE_ADVICE,
-    SUSPICIOUS_DENSITY,
-    AgentOverlap,
-    OverlapStatistics,
-    TensorOverlap,
-)
+from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.findings import findings_at_once
 from mergekit_ram.record.reuse import RecordedCounts
 from mergekit_ram.record.schema import AgentRecord
 
@@ -80,6 +74,7 @@ class OverlapCounter:
         """Log a line for each agent, and warnings."""
         places = agent_places(self.merges)
         names = labels([agent.model for agent in statistics.agents])
+        at_work: list[tuple[AgentOverlap, set[float]]] = []
         for name, agent in zip(names, statistics.agents, strict=True):
             factors = {
                 factor_of(merge, model, agent)
@@ -88,7 +83,9 @@ class OverlapCounter:
             }
             LOG.info("%s", agent_line(name, agent, factors))
             if factors:
-                _warn(agent, max(factors))
+                at_work.append((agent, factors))
+        for finding in findings_at_once(at_work):
+            LOG.warning("%s", finding.text)
 
 
 def agent_line(name: str, agent: AgentOverlap | AgentRecord, factors: Collection[float]) -> str:
@@ -108,20 +105,3 @@ def agent_line(name: str, agent: AgentOverlap | AgentRecord, factors: Collection
         f"unique {agent.unique:,}, ρ {math.inf if ratio is None else ratio:.4g}, "
         f"λ {f'{low:.4f}' if low == high else f'{low:.4f} to {high:.4f}'}"
     )
-
-
-def _warn(agent: AgentOverlap, factor: float) -> None:
-    if not agent.active:
-        LOG.warning(
-            "agent %s equals the base within epsilon everywhere and contributes nothing",
-            agent.model,
-        )
-    elif agent.density > SUSPICIOUS_DENSITY:
-        LOG.warning(
-            "agent %s differs from the base in %.1f %% of all parameters: it was not trained "
-            "from this base, or not by sparse updates",
-            agent.model,
-            100 * agent.density,
-        )
-    if agent.active and factor > LARGE_RESCALE:
-        LOG.warning("agent %s: λ is %.4g: %s", agent.model, factor, LARGE_RESCALE_ADVICE)

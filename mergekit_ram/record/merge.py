@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,15 @@ from typing import Any
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.errors import Note
-from mergekit_ram.models.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
+from mergekit_ram.models.groups import (
+    AgentPlaces,
+    PlannedLoads,
+    PlannedOutput,
+    agent_places,
+    agents_of,
+    factor_of,
+    loading_digest,
+)
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting
@@ -52,51 +58,36 @@ class MergeRecorder:
 
     Args:
         method: the merge method.
-        ledger: of the plan.
-        dtypes: of the merged weights, by name.
-        loads: of every weight of the output.
+        counter: of the plan.
+        output: of the plan.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
-        sizes: of the merged weights, by name.
-        notes: warnings of the plan about the models.
     """
 
     method: str
-    ledger: OverlapCounter
-    dtypes: tuple[str, ...]
-    loads: PlannedLoads
+    counter: OverlapCounter
+    output: PlannedOutput
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
-    sizes: Mapping[str, TensorSize]
-    notes: tuple[Note, ...] = ()
 
     @classmethod
-    def of(cls, method: str, ledger: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
+    def of(cls, method: str, counter: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
         """Look at the models' files now, since they may be gone when the merge is done.
 
         Raises:
             InputError: a file is missing or broken.
         """
         inputs = InputFiles.of(output.loads)
-        return cls(
-            method,
-            ledger,
-            output.dtypes,
-            output.loads,
-            model_records(output.loads),
-            inputs,
-            output.sizes,
-            output.notes,
-        )
+        return cls(method, counter, output, model_records(output.loads), inputs)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
         """The record of the merge as far as it is when first asked for; None without counts."""
-        statistics, merges = self.ledger.statistics, self.ledger.merges
+        statistics, merges = self.counter.statistics, self.counter.merges
         if statistics is None:
             return None
         settings, places = settings_record(merges), agent_places(merges)
-        tensors = tensor_records(merges, self.loads, statistics)
+        tensors = tensor_records(merges, self.output.loads, statistics)
         record = OverlapRecord(
             kind="merge",
             merge_method=self.method,
@@ -104,16 +95,18 @@ class MergeRecorder:
             epsilon=settings.epsilon,
             parameters=statistics.parameters,
             settings=settings,
-            out_dtype=", ".join(self.dtypes),
+            out_dtype=", ".join(self.output.dtypes),
             agents=tuple(agent_record(agent, places[agent.model]) for agent in statistics.agents),
             tensors=tensors,
             layers=layer_records(tensors),
-            seconds=round(self.ledger.seconds, 3),
+            seconds=round(self.counter.seconds, 3),
             models=self.models,
-            counts_from=self.ledger.counts_from,
+            counts_from=self.counter.counts_from,
             versions=versions(),
         )
-        return record.model_copy(update={"findings": (*noted(self.notes), *findings_of(record))})
+        return record.model_copy(
+            update={"findings": (*noted(self.output.notes), *findings_of(record))}
+        )
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model, and log its agents and findings.
@@ -124,7 +117,7 @@ class MergeRecorder:
         if self.record is not None:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
-            if not self.ledger.quiet:
+            if not self.counter.quiet:
                 log_merge(record)
 
 

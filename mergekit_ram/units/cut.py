@@ -76,7 +76,7 @@ class PlannedUnits:
 
     @property
     def counter(self) -> OverlapCounter:
-        return self.recorder.ledger
+        return self.recorder.counter
 
     @property
     def counts(self) -> tuple[Unit, ...]:
@@ -101,12 +101,12 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     tasks = (task for task in last.tensor_save_tasks if isinstance(task, SaveTensor))
     saves = {task.tensor_name: task for task in tasks}
     others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
-    recorder, sizes = last.recorder, last.recorder.sizes
+    recorder, sizes = last.recorder, last.recorder.output.sizes
     merges = [save.tensor_task for save in saves.values()]
     needs_counts = any(isinstance(m, RamMergeTask) and m.statistics is not None for m in merges)
     reads: list[Row] = []
-    if needs_counts and recorder.ledger.recorded is None:
-        names = [merge.output_weight.name for merge in recorder.ledger.merges]
+    if needs_counts and recorder.counter.recorded is None:
+        names = [merge.output_weight.name for merge in recorder.counter.merges]
         reads = [(name, sizes[name].read, False) for name in names if name in sizes]
     # Rows are known only when such a tensor is merged, so it gets its own shard.
     aligned = {name for name, save in saves.items() if _is_aligned(save)}
