@@ -13,8 +13,8 @@ from typing import Any
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.merges.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, loading_digest
+from mergekit_ram.models.groups import AgentPlaces, agent_places, agents_of, factor_of
+from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, loading_digest
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting
 from mergekit_ram.record.contents import InputFiles, model_records, written_files
