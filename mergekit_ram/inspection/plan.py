@@ -142,9 +142,8 @@ def operations(plan: Plan, layouts: Sides) -> float:
     inventory, total = Inventory(), 0.0
     for merge in plan.merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        headers = (
-            inventory.header(load, name) for load in plan.recorder.output.loads.get(name, ())
-        )
+        loads = plan.recorder.output.loads.get(name, ())
+        headers = (inventory.header(load, name) for load in loads)
         header = next((found for found in headers if found is not None), None)
         if header is None or count < 2:
             continue

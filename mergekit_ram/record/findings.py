@@ -12,8 +12,8 @@ from mergekit_ram.overlap import (
     SUSPICIOUS_DENSITY,
     AgentOverlap,
 )
-from mergekit_ram.record.build import Place
-from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting, TensorRecord
+from mergekit_ram.record.build import Place, different
+from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, TensorRecord
 from mergekit_ram.text import some
 
 FEW_UNIQUE = 0.01
@@ -83,7 +83,7 @@ def _shares_most(agent: AgentRecord) -> bool:
 def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
     changing = [agent for agent in record.agents if agent.active]
     yield from findings_at_once(
-        (agent, _values(agent.rescale)) for agent in record.agents if agent.weight != 0
+        (agent, different(agent.rescale)) for agent in record.agents if agent.weight != 0
     )
     has_others = _is_by_weights(record) and len(record.agents) > 1
     few = {
@@ -140,17 +140,13 @@ def _found(code: str, text: str, agents: Mapping[str, str]) -> Iterator[Finding]
 
 def _lost_rescale(agent: AgentRecord) -> str:
     """How little of λ − 1 survives the output dtype; empty where most does, or it is unknown."""
-    wanted, *others = _values(agent.rescale)
+    wanted, *others = different(agent.rescale)
     if agent.realised_rescale is None or others or wanted == 1:
         return ""
     kept = (agent.realised_rescale - 1) / (wanted - 1)
     survives = f"{100 * max(0.0, kept):.0f} % of λ − 1 survives"
     became = f"{wanted:.3f} becomes {agent.realised_rescale:.3f}"
     return f"{survives}: {became}" if kept < HALF else ""
-
-
-def _values(value: Setting) -> tuple[float, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def untouched_parts(tensors: Sequence[TensorRecord]) -> Iterator[str]:

@@ -217,7 +217,7 @@ def test_a_large_rescale_is_warned_of_in_merge_and_inspection(trio: Trio, caplog
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "inspect.yml"), "--quiet"])
     said = " ".join(result.output.split())  # long lines are broken
     assert f"* λ of {coder} (" in said
-    assert "its unique updates are exaggerated" in said
+    assert "the unique updates are exaggerated" in said
 
 
 def test_that_ram_is_ours_is_said_aloud_once(trio: Trio, caplog, tmp_path, monkeypatch):
