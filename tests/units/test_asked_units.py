@@ -167,8 +167,10 @@ def test_a_range_beyond_the_last_unit_says_how_many_there_are(plus, tmp_path, ca
     before = contents(out)
     result = merge(plus.recipe, out, "--units", f"{units}:{units + 2}")
     assert result.exit_code == 0, result.output
-    line = f"--units {units}:{units + 2}: nothing to do, the merge has {units} units, numbered from 0"
-    assert told(caplog)[-1] == line
+    line = told(caplog)[-1]
+    assert line.startswith(
+        f"--units {units}:{units + 2}: nothing to do, the merge has {units} units"
+    )
     assert f"{out}: an unfinished merge of 4 models" in result.output
     assert contents(out) == before
 
