@@ -28,10 +28,10 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
 from mergekit_ram.errors import check, working
-from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.methods import METHODS as METHODS
 from mergekit_ram.methods import RamDirectionsMerge, RamMerge
 from mergekit_ram.models.checkpoints import read_shard
+from mergekit_ram.models.loads import PlannedOutput
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
 from mergekit_ram.plan import base_files, folder, inventory, recipe, tasks, warnings, writing

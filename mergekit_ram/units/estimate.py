@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
-from mergekit_ram.merges.groups import agent_places
+from mergekit_ram.models.groups import agent_places
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.units.cut import PlannedUnits, Unit
 from mergekit_ram.units.folder import MergedTensors, digest_of, settle, write_shard
