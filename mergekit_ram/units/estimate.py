@@ -34,7 +34,7 @@ def estimate(job: MergeJob) -> str:
     with without_trace(job) as looking:
         plan = plan_of(looking)
         counting, merging = predicted_seconds(Worker(looking, plan))
-    largest_tensor = max((size.read for size in plan.recorder.sizes.values()), default=0)
+    largest_tensor = max((size.read for size in plan.recorder.output.sizes.values()), default=0)
     largest_shard = max((unit.written for unit in plan.shards), default=0)
     memory = PROCESS_BYTES + largest_tensor + largest_shard
     return (
@@ -70,7 +70,7 @@ def predicted_seconds(worker: Worker) -> tuple[float, float]:
 
 def _timed(plan: PlannedUnits, among: Iterable[str], work: Callable[[str], object]) -> float:
     """Seconds of some work on all tensors of a plan, measured on some of them."""
-    sizes = plan.recorder.sizes
+    sizes = plan.recorder.output.sizes
     names = sorted(name for name in among if name in sizes)
     random.Random(0).shuffle(names)
     work(names[0])  # the first call compiles

@@ -90,7 +90,7 @@ def first_difference(was: Mapping[str, object], now: Mapping[str, object]) -> st
 def input_states(config: MergeConfiguration, plan: PlannedUnits) -> dict[str, str]:
     """Digests of all files of models, adapters and tokenizers on this machine, and of records."""
     folders = {Path(folder) for folder in named_folders(config)}
-    for loads in plan.recorder.loads.values():
+    for loads in plan.recorder.output.loads.values():
         # A merged adapter follows from the rest, and every machine may have its own.
         merged = (load for load in loads if load.reference is None or not load.reference.lora)
         folders |= {Path(load.index.base_path) for load in merged}
