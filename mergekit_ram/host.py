@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mergekit.config import MergeConfiguration
 from mergekit.graph import Task
@@ -28,14 +28,12 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
 from mergekit_ram.errors import check, working
-from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.methods import METHODS as METHODS
-from mergekit_ram.methods import RamDirectionsMerge, RamMerge
+from mergekit_ram.methods import RamMerge
 from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
 from mergekit_ram.plan import base_files, folder, inventory, recipe, tasks, warnings, writing
-from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.show.card import whole_card
 from mergekit_ram.switches import is_replaced, wrap
@@ -58,14 +56,6 @@ TASK_FIELDS = frozenset(
 )
 
 Run = Callable[[list[Task[Any]]], Iterator[tuple[Task[Any], Any]]]
-
-
-class _Plan(NamedTuple):
-    """What the record of a plan's merges is made of."""
-
-    method: str
-    counter: OverlapCounter
-    output: PlannedOutput
 
 
 @dataclass
@@ -165,7 +155,7 @@ def run_merge(
             recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
         run(merge_config, out_path, options, config_source)
         if session.recorder is not None:
-            base = session.recorder.ledger.merges[0].base_model
+            base = session.recorder.counter.merges[0].base_model
             base_files.copy_base_files(base, merge_config, out_path, options)
 
 
@@ -230,18 +220,16 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     ]
     output = inventory.check_plan(merges, prepared, out_config)
     warnings.warn_about_idle_merges(merges)
-    has_sides = isinstance(method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
-        output.loads,
+        output,
         quiet=planner.options.quiet,
         device=tasks.counting_device(planner.options),
         ties_embeddings=is_tied(out_config),
-        layouts=prepared.layout.sides if prepared.layout and has_sides else None,
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    planner.mergekit_ram_plan = _Plan(method.spec.name, planned.counter, output)
+    planner.mergekit_ram_recorder = MergeRecorder.of(method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(
@@ -252,13 +240,13 @@ def _plan_to_disk(
     mergekit's executor looks through a list of all targets after every task.
     """
     planned = wrapped(*args, **kwargs)
-    plan = getattr(planner, "mergekit_ram_plan", None)
-    if plan is None:
+    recorder = getattr(planner, "mergekit_ram_recorder", None)
+    if recorder is None:
         return planned
     referenced = planner.config.referenced_models()
     inputs = [part.path for model in referenced for part in (model.model, model.lora) if part]
     return [
-        _guard(plan, task, inputs) if isinstance(task, FinalizeModel) else task
+        _guard(recorder, task, inputs) if isinstance(task, FinalizeModel) else task
         for task in planned
         if not isinstance(task, SaveTensor)
     ]
@@ -277,23 +265,22 @@ def _finalize_raw(
     warnings.say_whose_method(method)
     output = inventory.check_plan(merges)
     warnings.warn_about_idle_merges(merges)
-    planned = tasks.plan_merges(merges, output.loads)
+    planned = tasks.plan_merges(merges, output)
     pairs = zip(saves, planned.tasks, strict=True)
     saves[:] = [save.model_copy(update={"tensor_task": merge}) for save, merge in pairs]
     last = wrapped(*args, **kwargs)
     inputs = [os.path.dirname(model.model.path) for model in merges[0].model_order]
-    guarded = _guard(_Plan(method, planned.counter, output), last, inputs)
+    guarded = _guard(MergeRecorder.of(method, planned.counter, output), last, inputs)
     saves.clear()
     return guarded
 
 
-def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]:
+def _guard(recorder: MergeRecorder, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]:
     """Check and lock the output folder before the long passes, and exchange the writing tasks.
 
     mergekit makes the folder when it writes. Without a session the last task releases it.
     """
     session, out_path = _session.get(), last.writer_task.out_path
-    recorder = MergeRecorder.of(*plan)
     held = ExitStack() if session is None else session.held
     if session is None:
         # Planned anew by the same thread, which merges one at a time: the earlier plan is given up.
@@ -301,7 +288,7 @@ def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]
         _held.pop(key, held).close()
         _held[key] = held
     if not _is_shared.get():
-        folder.check_output(out_path, plan.output.size, inputs)
+        folder.check_output(out_path, recorder.output.size, inputs)
         held.enter_context(folder.lock_folder(out_path))
     if session is None:
         return writing.guard_writing(last, recorder, held.close)
@@ -336,7 +323,8 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     Raises:
         RamError: models, parameters or mergekit are not as they have to be.
     """
-    return MergeRecorder.of(*rehearse(config, options).mergekit_ram_plan)
+    recorder: MergeRecorder = rehearse(config, options).mergekit_ram_recorder
+    return recorder
 
 
 def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:

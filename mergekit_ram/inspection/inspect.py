@@ -20,7 +20,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
 from mergekit_ram.autoload import install
-from mergekit_ram.errors import HostError, InputError, ParameterError, working
+from mergekit_ram.errors import HostError, InputError, Note, ParameterError, tell, working
 from mergekit_ram.inspection import figures
 from mergekit_ram.inspection.plan import Plan, operations, plan_inspection, read_config
 from mergekit_ram.inspection.rounded import RoundedShares
@@ -28,13 +28,12 @@ from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
 from mergekit_ram.kernels.directions import RIDGE
-from mergekit_ram.merges.groups import agent_places
-from mergekit_ram.merges.notes import Note, tell
-from mergekit_ram.models.transformers_layout import sides_of_model
-from mergekit_ram.record.build import setting
+from mergekit_ram.models.groups import agent_places
+from mergekit_ram.models.transformers_layout import Sides
+from mergekit_ram.record.build import different, setting
 from mergekit_ram.record.check import is_record, read_record
-from mergekit_ram.record.findings import findings_of, noted
-from mergekit_ram.record.merge import base_names, settings_record, tensor_records, versions
+from mergekit_ram.record.findings import noted
+from mergekit_ram.record.merge import settings_record, tensor_records
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord
 
 LOG = logging.getLogger("mergekit_ram")
@@ -113,8 +112,7 @@ def _inspected(
     ridge = setting(plan.ridges) if plan.ridges else None
     settings = settings_record(merges).model_copy(update={"ridge": ridge})
     if thresholds:
-        own = settings.epsilon if isinstance(settings.epsilon, tuple) else (settings.epsilon,)
-        thresholds = tuple(sorted({*thresholds, *own}))
+        thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
     # A sample lacks rows of every matrix.
     solving = _directions(plan, directions) if sample is None else None
     notes = [] if solving is None else [*_on_ridges(plan.ridges, solving)]
@@ -131,15 +129,12 @@ def _inspected(
         for tensor in walk.second():
             sums.add_realised(tensor, tensor.realise(statistics))
     sums.add_unseen()
-    tensors = tensor_records(merges, recorder.loads, statistics)
-    record = OverlapRecord(
+    tensors = tensor_records(merges, recorder.output.loads, statistics)
+    return recorder.composed(
+        [*noted(notes), *rounded.findings()],
         kind="inspection",
         merge_method=method,
-        base=base_names(merges),
-        epsilon=settings.epsilon,
-        parameters=sums.parameters,
         settings=settings,
-        out_dtype=", ".join(recorder.dtypes),
         agents=figures.agent_records(sums, places, method),
         pairwise=figures.pair_records(sums),
         thresholds=figures.threshold_records(sums, places, thresholds),
@@ -149,11 +144,7 @@ def _inspected(
         if sample is None
         else SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
         seconds=round(time.perf_counter() - started, 3),
-        models=recorder.models,
-        versions=versions(),
     )
-    found = (*noted((*recorder.notes, *notes)), *rounded.findings(), *findings_of(record))
-    return record.model_copy(update={"findings": found})
 
 
 def _directions(plan: Plan, wanted: bool | None) -> Directions | None:
@@ -166,8 +157,7 @@ def _directions(plan: Plan, wanted: bool | None) -> Directions | None:
     if wanted is False:
         return None
     ridge = plan.ridges.most_common(1)[0][0] if plan.ridges else RIDGE
-    base = next((merge.base_model for merge in plan.merges if merge.base_model), None)
-    found = Directions(ridge, sides_of_model(base))
+    found = Directions(ridge, plan.recorder.output.sides or Sides({}))
     if wanted or plan.ridges:
         return found
     needed = operations(plan, found.layouts)

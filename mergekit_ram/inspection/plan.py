@@ -21,8 +21,8 @@ from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.kernels.solutions import fewest_operations
-from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.methods import RamPlusMerge
+from mergekit_ram.models.groups import agents_of
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.plan.inventory import Inventory
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
@@ -83,11 +83,13 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
         with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
             recorder = host.plan_weights(inspected, options)
     ridges: Counter[float] = Counter()
-    for merge in recorder.ledger.merges:
-        size = recorder.sizes.get(merge.output_weight.name)
+    for merge in recorder.counter.merges:
+        size = recorder.output.sizes.get(merge.output_weight.name)
         if "ridge" in merge.parameters:
             ridges[merge.parameters["ridge"]] += size.written if size else 0
-    return Plan(config, options, recorder, tuple(map(_by_ram_plus, recorder.ledger.merges)), ridges)
+    return Plan(
+        config, options, recorder, tuple(map(_by_ram_plus, recorder.counter.merges)), ridges
+    )
 
 
 def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:
@@ -140,7 +142,8 @@ def operations(plan: Plan, layouts: Sides) -> float:
     inventory, total = Inventory(), 0.0
     for merge in plan.merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        headers = (inventory.header(load, name) for load in plan.recorder.loads.get(name, ()))
+        loads = plan.recorder.output.loads.get(name, ())
+        headers = (inventory.header(load, name) for load in loads)
         header = next((found for found in headers if found is not None), None)
         if header is None or count < 2:
             continue

@@ -20,16 +20,22 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 from mergekit.tokenizer.truncate import TruncatedVocabulary
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.groups import agents_of, lacking_base
-from mergekit_ram.merges.loads import Load, PlannedOutput, TensorSize, loads_below
-from mergekit_ram.merges.notes import Note, some, tell
+from mergekit_ram.errors import InputError, Note, tell
 from mergekit_ram.models.checkpoints import TensorHeader
+from mergekit_ram.models.groups import (
+    Load,
+    PlannedOutput,
+    TensorSize,
+    agents_of,
+    lacking_base,
+    loads_below,
+)
 from mergekit_ram.models.loader import NamedIndex, headers_of
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
 from mergekit_ram.plan.warnings import Rounding
 from mergekit_ram.tensors import MERGEABLE_DTYPES
+from mergekit_ram.text import some
 
 TOKENIZER_REMEDY = (
     "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
@@ -156,6 +162,7 @@ def check_plan(
         dtypes=tuple(sorted(str(dtype).split(".")[-1] for dtype in inventory.dtypes)),
         loads=inventory.loads,
         notes=(*(prepared.notes if prepared else ()), *notes),
+        sides=prepared.layout.sides if prepared and prepared.layout else None,
     )
 
 

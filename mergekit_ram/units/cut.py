@@ -6,8 +6,9 @@ every machine means the same by a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from mergekit.graph import Task
@@ -76,7 +77,7 @@ class PlannedUnits:
 
     @property
     def counter(self) -> OverlapCounter:
-        return self.recorder.ledger
+        return self.recorder.counter
 
     @property
     def counts(self) -> tuple[Unit, ...]:
@@ -101,12 +102,12 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     tasks = (task for task in last.tensor_save_tasks if isinstance(task, SaveTensor))
     saves = {task.tensor_name: task for task in tasks}
     others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
-    recorder, sizes = last.recorder, last.recorder.sizes
+    recorder, sizes = last.recorder, last.recorder.output.sizes
     merges = [save.tensor_task for save in saves.values()]
     needs_counts = any(isinstance(m, RamMergeTask) and m.statistics is not None for m in merges)
     reads: list[Row] = []
-    if needs_counts and recorder.ledger.recorded is None:
-        names = [merge.output_weight.name for merge in recorder.ledger.merges]
+    if needs_counts and recorder.counter.recorded is None:
+        names = [merge.output_weight.name for merge in recorder.counter.merges]
         reads = [(name, sizes[name].read, False) for name in names if name in sizes]
     # Rows are known only when such a tensor is merged, so it gets its own shard.
     aligned = {name for name, save in saves.items() if _is_aligned(save)}
@@ -149,3 +150,10 @@ def _grouped(rows: Iterable[Row], most: int) -> list[list[str]]:
         groups[-1].append(name)
         room = -1 if is_alone else room - size
     return groups
+
+
+def runs_of(numbers: Sequence[int]) -> Iterator[str]:
+    """Numbers in ascending order, neighbours together: 3, 5 to 8."""
+    for _, neighbours in groupby(enumerate(numbers), lambda entry: entry[1] - entry[0]):
+        first, *rest = (number for _, number in neighbours)
+        yield f"{first} to {rest[-1]}" if rest else str(first)
