@@ -19,7 +19,7 @@ from mergekit.io.tasks import LoaderCache
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 
-from mergekit_ram import host
+from mergekit_ram import execution
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.merges.groups import Tokenizers, run_loading
@@ -137,7 +137,7 @@ def without_trace(job: MergeJob) -> Iterator[MergeJob]:
 
 def plan_of(job: MergeJob) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
-    targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
+    targets = execution.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
     return cut(targets, job.options.out_shard_size)
 
 
