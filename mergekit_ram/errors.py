@@ -10,8 +10,9 @@ import functools
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import click
 
@@ -160,3 +161,22 @@ def version(distribution: str) -> str:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return "of a version that no metadata tells"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A warning about the models of a plan, for the log and for the record.
+
+    Attributes:
+        code: for programs; stays the same where the words change.
+        text: one line.
+    """
+
+    code: str
+    text: str
+
+
+def tell(notes: Iterable[Note]) -> None:
+    """Log every note as a warning."""
+    for note in notes:
+        LOG.warning("%s", note.text)

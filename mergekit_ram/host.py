@@ -26,9 +26,9 @@ from mergekit_ram.errors import check, working
 from mergekit_ram.execution import current_session, generate_card, is_of_hub, is_shared
 from mergekit_ram.execution import run_merge as run_merge
 from mergekit_ram.execution import run_raw as run_raw
-from mergekit_ram.merges.loads import PlannedOutput
 from mergekit_ram.methods import METHODS as METHODS
 from mergekit_ram.methods import RamDirectionsMerge, RamMerge
+from mergekit_ram.models.loads import PlannedOutput
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
 from mergekit_ram.plan import folder, inventory, recipe, tasks, warnings, writing

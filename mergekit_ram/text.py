@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 LOG = logging.getLogger("mergekit_ram")
+
+NAMED = 3
+"""Names that a message lists."""
 
 LONGEST_REASON = 400
 """Characters of another library's message that are passed on."""
@@ -107,3 +110,13 @@ def hushed(is_said: Callable[[logging.LogRecord], bool] = lambda record: False) 
         yield
     finally:
         LOG.removeFilter(filtered)
+
+
+def some(names: Sequence[str], limit: int = NAMED) -> str:
+    """The first names of a list, and the number of the others.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more

@@ -16,7 +16,7 @@ import numpy as np
 from mergekit_ram.inspection.sample import GROUPS
 from mergekit_ram.inspection.sums import OF_THREE, Factor, Sums, TensorSums
 from mergekit_ram.kernels.energies import Array
-from mergekit_ram.merges.groups import AgentPlaces
+from mergekit_ram.models.groups import AgentPlaces
 from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.record.build import Place, layer_records
 from mergekit_ram.record.merge import agent_record, factors

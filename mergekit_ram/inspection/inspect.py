@@ -20,7 +20,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.options import MergeOptions
 
 from mergekit_ram.autoload import install
-from mergekit_ram.errors import HostError, InputError, ParameterError, working
+from mergekit_ram.errors import HostError, InputError, Note, ParameterError, tell, working
 from mergekit_ram.inspection import figures
 from mergekit_ram.inspection.plan import Plan, operations, plan_inspection, read_config
 from mergekit_ram.inspection.rounded import RoundedShares
@@ -28,8 +28,7 @@ from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
 from mergekit_ram.kernels.directions import RIDGE
-from mergekit_ram.merges.groups import agent_places
-from mergekit_ram.merges.notes import Note, tell
+from mergekit_ram.models.groups import agent_places
 from mergekit_ram.models.transformers_layout import sides_of_model
 from mergekit_ram.record.build import setting
 from mergekit_ram.record.check import is_record, read_record

@@ -21,8 +21,8 @@ from mergekit_ram import execution
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.kernels.solutions import fewest_operations
-from mergekit_ram.merges.groups import agents_of
 from mergekit_ram.methods import RamPlusMerge
+from mergekit_ram.models.groups import agents_of
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.plan.inventory import Inventory
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places

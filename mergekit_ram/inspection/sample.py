@@ -19,7 +19,7 @@ from mergekit.merge_methods.base import TensorGroup
 
 from mergekit_ram.errors import ParameterError
 from mergekit_ram.kernels.blocks import one_thread
-from mergekit_ram.merges.groups import map_tensors
+from mergekit_ram.models.groups import map_tensors
 
 GROUPS = 10
 """Random groups of the sampled rows. Each has rows of every tensor that is not read whole."""

@@ -18,8 +18,8 @@ from mergekit_ram.inspection.sample import Rows, Sample
 from mergekit_ram.kernels import energies
 from mergekit_ram.kernels.directions import DirectionSums, measure
 from mergekit_ram.kernels.energies import Array, Observed
-from mergekit_ram.merges.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.methods import with_rescale
+from mergekit_ram.models.groups import Tokenizers, load_group, map_tensors
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.progress import progress

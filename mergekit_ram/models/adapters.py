@@ -16,8 +16,8 @@ from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.merges.notes import some
 from mergekit_ram.models.checkpoints import ADAPTER_CONFIG
+from mergekit_ram.text import some
 
 MISSING_KEYS = "missing adapter keys"
 """PEFT warns of this where an adapter has no weights for modules that it names."""

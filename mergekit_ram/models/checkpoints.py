@@ -20,7 +20,7 @@ from mergekit.io.lazy_tensor_loader import ShardInfo
 from safetensors import safe_open
 
 from mergekit_ram.errors import InputError, one_line
-from mergekit_ram.merges.notes import some
+from mergekit_ram.text import some
 
 INDEX_SUFFIX = ".index.json"
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.merges.notes import some
+from mergekit_ram.text import some
 
 WRAPPERS_ANYWHERE = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 """Left by torch.compile, FSDP and activation checkpointing around modules of any depth."""

@@ -19,8 +19,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError, reading
-from mergekit_ram.merges.notes import Note, tell
+from mergekit_ram.errors import InputError, Note, reading, tell
 from mergekit_ram.models.architecture import all_names, name_models, weights_of
 from mergekit_ram.models.checkpoints import Checkpoint
 from mergekit_ram.models.layers import check_layers, chosen_layer_types, text_key

@@ -20,16 +20,16 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 from mergekit.tokenizer.truncate import TruncatedVocabulary
 
-from mergekit_ram.errors import InputError
-from mergekit_ram.merges.groups import agents_of, lacking_base
-from mergekit_ram.merges.loads import Load, PlannedOutput, TensorSize, loads_below
-from mergekit_ram.merges.notes import Note, some, tell
+from mergekit_ram.errors import InputError, Note, tell
 from mergekit_ram.models.checkpoints import TensorHeader
+from mergekit_ram.models.groups import agents_of, lacking_base
 from mergekit_ram.models.loader import NamedIndex, headers_of
+from mergekit_ram.models.loads import Load, PlannedOutput, TensorSize, loads_below
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
 from mergekit_ram.plan.warnings import Rounding
 from mergekit_ram.tensors import MERGEABLE_DTYPES
+from mergekit_ram.text import some
 
 TOKENIZER_REMEDY = (
     "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."

@@ -20,7 +20,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from pydantic import PrivateAttr
 
 from mergekit_ram.kernels.matrices import Layout
-from mergekit_ram.merges.groups import (
+from mergekit_ram.methods import needs_counting, with_rescale
+from mergekit_ram.models.groups import (
     Tokenizers,
     agents_of,
     check_base_present,
@@ -31,8 +32,7 @@ from mergekit_ram.merges.groups import (
     settings_of,
     tensor_group,
 )
-from mergekit_ram.merges.loads import PlannedLoads
-from mergekit_ram.methods import needs_counting, with_rescale
+from mergekit_ram.models.loads import PlannedLoads
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress

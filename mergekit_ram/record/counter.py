@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.merges.groups import agent_places, factor_of
+from mergekit_ram.models.groups import agent_places, factor_of
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import (
     LARGE_RESCALE,

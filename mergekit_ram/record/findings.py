@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from mergekit_ram.merges.notes import Note, some
+from mergekit_ram.errors import Note
 from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
 from mergekit_ram.record.build import Place
 from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting, TensorRecord
+from mergekit_ram.text import some
 
 FEW_UNIQUE = 0.01
 """Share of unique among its changed parameters below which λ has nothing to act on."""

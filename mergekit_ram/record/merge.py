@@ -13,9 +13,9 @@ from typing import Any
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.merges.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.merges.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
-from mergekit_ram.merges.notes import Note
+from mergekit_ram.errors import Note
+from mergekit_ram.models.groups import AgentPlaces, agent_places, agents_of, factor_of
+from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting

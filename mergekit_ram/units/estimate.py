@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from mergekit_ram.merges.groups import agent_places
+from mergekit_ram.models.groups import agent_places
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.units.cut import PlannedUnits, Unit
 from mergekit_ram.units.folder import (

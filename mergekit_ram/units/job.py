@@ -22,7 +22,7 @@ from mergekit.options import MergeOptions
 from mergekit_ram import execution
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
-from mergekit_ram.merges.groups import Tokenizers, run_loading
+from mergekit_ram.models.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge

@@ -18,10 +18,9 @@ from mergekit.config import MergeConfiguration
 from models import Trio, forget_loaded_models, merge_yaml, run_yaml
 
 from mergekit_ram.cli import main
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, Note
 from mergekit_ram.inspection.inspect import inspect
 from mergekit_ram.inspection.sample import Sample
-from mergekit_ram.merges.notes import Note
 from mergekit_ram.record.check import read_record
 from mergekit_ram.record.findings import noted
 from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord

@@ -15,7 +15,7 @@ from mergekit.io.tasks import LoaderCache, LoadTensor
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import PermutedVocabulary
 
-from mergekit_ram.merges.notes import Note
+from mergekit_ram.errors import Note
 
 RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 """Looked up, not imported: a process that has not imported it has none of its tasks."""

@@ -1,1 +1,0 @@
-"""The merges that mergekit planned: what each loads, its tensors, headers and counts."""
