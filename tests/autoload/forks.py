@@ -78,7 +78,8 @@ class _TorchAgain(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self.spec
         sys.modules.update(self.modules)
-        module._import_device_backends()
+        if module._is_device_backend_autoload_enabled():
+            module._import_device_backends()
 
 
 def _taken(*packages: str) -> dict[str, ModuleType]:

@@ -57,8 +57,8 @@ def test_importing_the_package_switches_on_where_torchs_autoload_is_off(shared_t
         "import mergekit.merge\nimport mergekit_ram\n",
         "import mergekit.merge_methods\nfrom mergekit_ram import RamMerge\n",
     )
-    code = UNHOOKED + "{}" + OWNER + PLAN_BOTH_WAYS
-    done = run_all({first: Job(code.format(first), arguments) for first in imports})
+    code = OWNER + "\n" + PLAN_BOTH_WAYS
+    done = run_all({first: Job(UNHOOKED + first + code, arguments) for first in imports})
     assert {result.stdout for result in done.values()} == {f"{OURS}\nplanned\n"}, done
 
 
