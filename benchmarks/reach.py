@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import statistics
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-IMPORT_ROUNDS = 7
 MEGABYTE = 1e6
-
-AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-"""torch's switch for the entry points that it calls when it is imported; ours is one."""
 
 COLUMNS = "{:<48} {:>10} {:>10}  {}"
 
@@ -53,30 +45,14 @@ RATIOS = (
 MORE_MEMORY = {"ram": 64 * MEGABYTE, "ram_plus": 64 * MEGABYTE, "ram_directions": 1000 * MEGABYTE}
 """Anonymous bytes beyond those of linear, by method."""
 
-MORE_IMPORT = 0.020
-"""Seconds that ``import torch`` may take longer with the plugin."""
 
-CALL_ENTRY_POINTS = """
-import time, torch
-from importlib.metadata import entry_points
-start = time.perf_counter()
-for point in entry_points(group="torch.backends"):
-    point.load()()
-print(time.perf_counter() - start)
-"""
-"""What torch does at the end of its import. Timed by itself: the whole import varies by more."""
-
-
-def reach(
-    dtype: str, seconds: Mapping[str, float], anonymous: Mapping[str, int], with_import: bool
-) -> str:
+def reach(dtype: str, seconds: Mapping[str, float], anonymous: Mapping[str, int]) -> str:
     """A table of all that was measured of what there is to reach.
 
     Args:
         dtype: of the models.
         seconds: medians by row.
         anonymous: peaks in bytes by method.
-        with_import: measure ``import torch`` too.
     """
     lines = [COLUMNS.format("reach", "measured", "wanted", "")]
     for ratio in RATIOS:
@@ -93,33 +69,8 @@ def reach(
                     _met(more <= most),
                 )
             )
-    if with_import:
-        more = _more_import_seconds()
-        lines.append(
-            COLUMNS.format(
-                "import torch, more with the plugin",
-                f"{more * 1e3:+.0f} ms",
-                f"≤ {MORE_IMPORT * 1e3:g} ms",
-                _met(more <= MORE_IMPORT),
-            )
-        )
     return "\n".join(lines)
 
 
 def _met(is_met: bool) -> str:
     return "reached" if is_met else "missed"
-
-
-def _more_import_seconds() -> float:
-    """Median of what the entry points of torch take in a few fresh processes, to find and call."""
-    taken = []
-    for _ in range(IMPORT_ROUNDS):
-        told = subprocess.run(
-            [sys.executable, "-c", CALL_ENTRY_POINTS],
-            env={**os.environ, AUTOLOAD: "0"},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        taken.append(float(told.stdout))
-    return statistics.median(taken)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from checkpoints import DENSITIES, SHAPES, Checkpoints, Shape
+from checkpoints import DENSITIES, SHAPES, Checkpoints
 from merging import LOOKS, METHODS, Look, Memory, Method, memory, seconds
 from reach import reach
 
@@ -20,21 +20,7 @@ COLUMNS = "{:<23} {:>9} {:>9} {:>9} {:>10} {:>10}"
 
 @click.command(context_settings={"show_default": True})
 @click.option("--size", type=click.Choice(list(SHAPES)), default="0.49B", help="Model to make.")
-@click.option(
-    "--shape",
-    type=int,
-    nargs=4,
-    metavar="LAYERS HIDDEN INTERMEDIATE VOCABULARY",
-    help="A Qwen2 model of any other size, instead of --size.",
-)
 @click.option("--agents", type=click.IntRange(min=1), default=3, help="How many agents to merge.")
-@click.option(
-    "--density",
-    type=click.FloatRange(0, 1),
-    multiple=True,
-    default=DENSITIES,
-    help="Share of parameters that an agent changed; give it once per agent, or they repeat.",
-)
 @click.option("--dtype", type=click.Choice(DTYPES), default="bfloat16", help="Of all models.")
 @click.option(
     "--method",
@@ -51,7 +37,7 @@ COLUMNS = "{:<23} {:>9} {:>9} {:>9} {:>10} {:>10}"
 @click.option(
     "--with-reach/--no-reach",
     default=True,
-    help="Inspect too, time `import torch`, and print what is held to be reached.",
+    help="Inspect too, and print the ratios that this package is held to.",
 )
 @click.option(
     "--folder",
@@ -61,9 +47,7 @@ COLUMNS = "{:<23} {:>9} {:>9} {:>9} {:>10} {:>10}"
 )
 def main(
     size: str,
-    shape: tuple[int, int, int, int] | None,
     agents: int,
-    density: tuple[float, ...],
     dtype: str,
     labels: tuple[str, ...],
     rounds: int,
@@ -97,9 +81,9 @@ def main(
     "inspect" is the inspection of the merge by ram_plus. Below stand the ratios that this package
     is held to, measured in the same run.
     """
-    densities = tuple(density[number % len(density)] for number in range(agents))
-    checkpoints = Checkpoints(Shape(*shape) if shape else SHAPES[size], densities, dtype)
-    models = folder / checkpoints.folder_name("x".join(map(str, shape)) if shape else size)
+    densities = tuple(DENSITIES[number % len(DENSITIES)] for number in range(agents))
+    checkpoints = Checkpoints(SHAPES[size], densities, dtype)
+    models = folder / checkpoints.folder_name(size)
     parameters = checkpoints.make(models)
     methods = [method for method in METHODS if method.label in {"linear", *labels}]
 
@@ -127,7 +111,7 @@ def main(
     click.echo(_table(methods, looks, medians, memories, model_bytes))
     if with_reach:
         anonymous = {label: used.anonymous for label, used in memories.items()}
-        click.echo(f"\n{reach(dtype, medians, anonymous, with_import=True)}")
+        click.echo(f"\n{reach(dtype, medians, anonymous)}")
 
 
 def _table(

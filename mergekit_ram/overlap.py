@@ -18,7 +18,7 @@ LARGE_RESCALE = 2.0
 """λ above which an agent's unique updates are more than doubled."""
 
 LARGE_RESCALE_ADVICE = (
-    "its unique updates are exaggerated, where the paper's λ is 1.2 at most. Take a smaller r or "
+    "the unique updates are exaggerated, where the paper's λ is 1.2 at most. Take a smaller r or "
     "alpha (the defaults are 0.1 and 2), or a smaller rescale."
 )
 

@@ -14,3 +14,8 @@ BOTH = pytest.mark.parametrize("method", ["ram", "ram_plus"])
 
 def record_of(folder: Path) -> OverlapRecord:
     return read_record(folder / RECORD_NAME)
+
+
+def unfolded(text: str) -> str:
+    """Text for a terminal without its line breaks, which depend on the length of paths."""
+    return " ".join(text.split())

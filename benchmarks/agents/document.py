@@ -11,13 +11,13 @@ from statistics import fmean
 import click
 
 from benchmarks.agents import merges, tables
-from benchmarks.agents.jobs import Row, listed
+from benchmarks.agents.jobs import Row
 from benchmarks.agents.results import Results, paired_difference
 
 BLOCK = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 WHOLE = (
     *(tables.run, tables.conditions, tables.losses, tables.accuracy, tables.differences),
-    *(tables.against, tables.ridge, tables.members, tables.mixtures, tables.training),
+    *(tables.against, tables.ridge, tables.members, tables.mixtures),
     *(tables.overlaps, tables.epsilon),
 )
 SMALL_TASKS = ("tool", "compute", "recall")
@@ -28,12 +28,10 @@ SMALL = "small, seed "
 def every_table(results: Results, small: Sequence[Row] = ()) -> dict[str, Callable[[], str]]:
     """The tables that a document can ask for, by name."""
     named: dict[str, Callable[[], str]] = {t.__name__: partial(t, results) for t in WHOLE}
-    for condition in results.conditions:
-        named[f"tasks, {condition}"] = partial(tables.tasks, results, condition)
     for name in merges.SWEEPS:
         named[f"sweep: {name}"] = partial(tables.sweep, results, name)
     for found in small:
-        for table in (small_run, small_overlaps, small_accuracy, small_differences):
+        for table in (small_overlaps, small_accuracy, small_differences):
             name = table.__name__.removeprefix("small_")
             named[f"{SMALL}{found['seed']}: {name}"] = partial(table, found)
     return named
@@ -67,19 +65,6 @@ def fill(file: Path, named: dict[str, Callable[[], str]]) -> None:
 
 
 # Agents from SmolLM2-135M-Instruct
-
-
-def small_run(found: Row) -> str:
-    """When and where a run was, for how long, with which packages and settings."""
-    seconds = found["seconds"]
-    times = ", ".join(f"{stage} {value:.0f} s" for stage, value in seconds.items())
-    lines = [
-        f"{found['date']}, {found['machine']['processor']}",
-        f"{sum(seconds.values()) / 60:.0f} minutes in all: {times}",
-        listed(found["versions"]),
-        f"settings: {listed(found['pace'])}, seed {found['seed']}",
-    ]
-    return "\n".join(f"* {line}" for line in lines)
 
 
 def small_overlaps(found: Row) -> str:

@@ -111,12 +111,6 @@ def make(job: BaseJob | AgentJob) -> None:
     (job.folder / RECORD).write_text(json.dumps(record) + "\n")
 
 
-def record(job: BaseJob | AgentJob) -> dict[str, Any]:
-    """What was written down when it was trained."""
-    made: dict[str, Any] = json.loads((job.folder / RECORD).read_text())
-    return made
-
-
 def weights(job: BaseJob | AgentJob) -> Weights:
     """The stored weights in float32, which holds them exactly."""
     return {name: value.float() for name, value in load_file(job.folder / WEIGHTS).items()}

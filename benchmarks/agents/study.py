@@ -283,16 +283,8 @@ def _overlap(bench: Bench, epsilon: float) -> Row:
 def collect(
     jobs: Sequence[Job], mixtures: Sequence[Job], seconds: Mapping[str, float], processes: int
 ) -> Row:
-    """All that was measured, how the agents were made, and with what, as one JSON document."""
+    """All that was measured, and with what, as one JSON document."""
     machine = {"system": platform.system(), "processor": processor(), "processes": processes}
-    training = [
-        {
-            "condition": job.name,
-            "seed": job.base.seed,
-            "agents": {task: models.record(agent) for task, agent in job.agents.items()},
-        }
-        for job in jobs
-    ]
     return {
         "date": date.today().isoformat(),
         "machine": machine,
@@ -301,7 +293,6 @@ def collect(
         "seconds": {stage: round(value) for stage, value in seconds.items()},
         "conditions": {job.name: asdict(job.condition) for job in jobs if job.condition},
         "mixtures": {job.name: job.members for job in mixtures},
-        "training": training,
         "rows": [row for job in (*jobs, *mixtures) for row in _rows(job)],
     }
 

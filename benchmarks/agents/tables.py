@@ -192,26 +192,6 @@ def overlap_cells(agents: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def training(results: Results) -> str:
-    """How the agents were made and how long it took."""
-    head = ["agents", "agent", "steps", "learning rate", "seconds"]
-    head += ["own-task accuracy", "the base's"]
-    rows = []
-    for condition in results.conditions:
-        runs = [run for run in results.document["training"] if run["condition"] == condition]
-        for task in TASKS:
-            made = [run["agents"][task] for run in runs]
-            found = [
-                extent([max(map(float, each["validation"]), default=0) for each in made]),
-                f"{made[0]['recipe']['learning_rate']:g}",
-                extent([each["seconds"] for each in made]),
-                spread(results.task_accuracy(condition, "model", task, task)),
-                spread(results.task_accuracy(condition, "model", "base", task)),
-            ]
-            rows.append([condition, task, *found])
-    return markdown(head, rows)
-
-
 def epsilon(results: Results) -> str:
     """RAM+ at several ε, and the densities that follow."""
     head = ["ε", *(f"{name}: accuracy (mean density)" for name in results.conditions)]
@@ -251,17 +231,6 @@ def _points_of(
         for merge in grid
     ]
     return markdown([name, *conditions], rows)
-
-
-def tasks(results: Results, condition: str) -> str:
-    """One condition in detail: every task, every merge without tuning."""
-    rows = []
-    for kind, names in (("model", ("base", *TASKS)), ("fixed", fixed_names())):
-        for name in names:
-            each = [results.task_accuracy(condition, kind, name, task) for task in TASKS]
-            whole = results.accuracy(condition, kind, name)
-            rows.append([name, *map(spread, (*each, whole))])
-    return markdown(["model", *TASKS, "mean"], rows)
 
 
 def _paired(results: Results, condition: str, name: str, reference: str | BySeed) -> str:

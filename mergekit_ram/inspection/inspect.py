@@ -30,10 +30,10 @@ from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directi
 from mergekit_ram.kernels.directions import RIDGE
 from mergekit_ram.models.groups import agent_places
 from mergekit_ram.models.transformers_layout import sides_of_model
-from mergekit_ram.record.build import setting
+from mergekit_ram.record.build import different, setting
 from mergekit_ram.record.check import is_record, read_record
-from mergekit_ram.record.findings import findings_of, noted
-from mergekit_ram.record.merge import base_names, settings_record, tensor_records, versions
+from mergekit_ram.record.findings import noted
+from mergekit_ram.record.merge import settings_record, tensor_records
 from mergekit_ram.record.schema import OverlapRecord, SampleRecord
 
 LOG = logging.getLogger("mergekit_ram")
@@ -112,8 +112,7 @@ def _inspected(
     ridge = setting(plan.ridges) if plan.ridges else None
     settings = settings_record(merges).model_copy(update={"ridge": ridge})
     if thresholds:
-        own = settings.epsilon if isinstance(settings.epsilon, tuple) else (settings.epsilon,)
-        thresholds = tuple(sorted({*thresholds, *own}))
+        thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
     # A sample lacks rows of every matrix.
     solving = _directions(plan, directions) if sample is None else None
     notes = [] if solving is None else [*_on_ridges(plan.ridges, solving)]
@@ -130,15 +129,12 @@ def _inspected(
         for tensor in walk.second():
             sums.add_realised(tensor, tensor.realise(statistics))
     sums.add_unseen()
-    tensors = tensor_records(merges, recorder.loads, statistics)
-    record = OverlapRecord(
+    tensors = tensor_records(merges, recorder.output.loads, statistics)
+    return recorder.composed(
+        [*noted(notes), *rounded.findings()],
         kind="inspection",
         merge_method=method,
-        base=base_names(merges),
-        epsilon=settings.epsilon,
-        parameters=sums.parameters,
         settings=settings,
-        out_dtype=", ".join(recorder.dtypes),
         agents=figures.agent_records(sums, places, method),
         pairwise=figures.pair_records(sums),
         thresholds=figures.threshold_records(sums, places, thresholds),
@@ -148,11 +144,7 @@ def _inspected(
         if sample is None
         else SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
         seconds=round(time.perf_counter() - started, 3),
-        models=recorder.models,
-        versions=versions(),
     )
-    found = (*noted((*recorder.notes, *notes)), *rounded.findings(), *findings_of(record))
-    return record.model_copy(update={"findings": found})
 
 
 def _directions(plan: Plan, wanted: bool | None) -> Directions | None:

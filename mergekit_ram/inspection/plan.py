@@ -84,7 +84,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
             recorder = execution.plan_weights(inspected, options)
     ridges: Counter[float] = Counter()
     for merge in recorder.ledger.merges:
-        size = recorder.sizes.get(merge.output_weight.name)
+        size = recorder.output.sizes.get(merge.output_weight.name)
         if "ridge" in merge.parameters:
             ridges[merge.parameters["ridge"]] += size.written if size else 0
     return Plan(config, options, recorder, tuple(map(_by_ram_plus, recorder.ledger.merges)), ridges)
@@ -140,7 +140,8 @@ def operations(plan: Plan, layouts: Sides) -> float:
     inventory, total = Inventory(), 0.0
     for merge in plan.merges:
         count, name = len(agents_of(merge)), merge.output_weight.name
-        headers = (inventory.header(load, name) for load in plan.recorder.loads.get(name, ()))
+        loads = plan.recorder.output.loads.get(name, ())
+        headers = (inventory.header(load, name) for load in loads)
         header = next((found for found in headers if found is not None), None)
         if header is None or count < 2:
             continue

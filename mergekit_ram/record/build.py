@@ -49,10 +49,17 @@ class Place:
         return f"{self.stack}.{self.number}".lstrip(".")
 
 
+def different(value: Setting | None) -> tuple[float, ...]:
+    """The different values of a setting, in ascending order."""
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
 def setting(values: Iterable[float]) -> Setting:
     """A number if all are the same, else the different ones."""
-    different = tuple(sorted(set(values)))
-    return different[0] if len(different) == 1 else different
+    found = tuple(sorted(set(values)))
+    return found[0] if len(found) == 1 else found
 
 
 def counted_fields(kind: type[BaseModel], agent: AgentOverlap) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import counted_fields, layer_records, setting
+from mergekit_ram.record.build import counted_fields, different, layer_records, setting
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     SCHEMA_VERSION,
@@ -181,8 +181,8 @@ def _rebuilt(record: OverlapRecord) -> OverlapRecord:
             counted = statistics.agent(agent.model).overlap_degree
             degree = (*counted, *(0,) * (len(degree) - len(counted)))
         # A tensor that is copied has a λ and no counts.
-        used, given = rescales[agent.model], agent.rescale
-        is_known = record.sample or used <= set(given if isinstance(given, tuple) else (given,))
+        used = rescales[agent.model]
+        is_known = record.sample or used <= {*different(agent.rescale)}
         rebuilt = _counted(agent, degree, statistics.parameters)
         agents.append(rebuilt.model_copy(update={} if is_known else {"rescale": setting(used)}))
     changes: dict[str, Any] = {

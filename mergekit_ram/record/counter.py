@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.models.groups import agent_places, factor_of
+from mergekit_ram.models.groups import AgentPlaces, agent_places, factor_of
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import (
     LARGE_RESCALE,
@@ -21,7 +20,6 @@ from mergekit_ram.overlap import (
     TensorOverlap,
 )
 from mergekit_ram.record.reuse import RecordedCounts
-from mergekit_ram.record.schema import AgentRecord
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -46,6 +44,8 @@ class OverlapCounter:
         self.quiet = quiet
         self.recorded = recorded
         self.statistics: OverlapStatistics | None = None
+        self.lines: list[str] = []
+        """What was logged of each agent when all was counted."""
         self._started = time.perf_counter()
         self._counts: dict[str, TensorOverlap | None] = {}
         # The multi-GPU executor merges in several threads.
@@ -71,41 +71,39 @@ class OverlapCounter:
             self.complete(filter(None, ordered))
 
     def complete(self, counted: Iterable[TensorOverlap]) -> OverlapStatistics:
-        """Take the counts of all tensors, in the plan's order."""
+        """Take the counts of all tensors, in the plan's order, and log them."""
         self.statistics = OverlapStatistics(tensors=tuple(counted))
-        self._log(self.statistics)
-        return self.statistics
-
-    def _log(self, statistics: OverlapStatistics) -> None:
-        """Log a line for each agent, and warnings."""
         places = agent_places(self.merges)
-        names = labels([agent.model for agent in statistics.agents])
-        for name, agent in zip(names, statistics.agents, strict=True):
-            factors = {
-                factor_of(merge, model, agent)
-                for merge, model in places[agent.model]
-                if merge.input_parameters[model]["weight"] != 0
-            }
-            LOG.info("%s", agent_line(name, agent, factors))
+        names = labels([agent.model for agent in self.statistics.agents])
+        for name, agent in zip(names, self.statistics.agents, strict=True):
+            at_work = places_at_work(places[agent.model])
+            factors = [factor_of(merge, model, agent) for merge, model in at_work]
+            self.lines.append(_agent_line(name, agent, factors))
+            LOG.info("%s", self.lines[-1])
             if factors:
                 _warn(agent, max(factors))
+        return self.statistics
 
 
-def agent_line(name: str, agent: AgentOverlap | AgentRecord, factors: Collection[float]) -> str:
+def places_at_work(places: AgentPlaces) -> AgentPlaces:
+    """The places where the agent takes part, and so has a λ."""
+    return [(merge, model) for merge, model in places if merge.input_parameters[model]["weight"]]
+
+
+def _agent_line(name: str, agent: AgentOverlap, factors: Sequence[float]) -> str:
     """A line on the changes of an agent and the λ of its unique parameters.
 
     Args:
         name: of the agent, short.
         agent: its counts over the whole model.
-        factors: its different λ; empty where it takes no part.
+        factors: every λ that it has; empty where it takes no part.
     """
     if not factors:
         return f"agent {name}: takes no part, its weight is 0 everywhere"
     low, high = min(factors), max(factors)
-    ratio = agent.overlap_unique_ratio
     return (
         f"agent {name}: density {100 * agent.density:.2f} %, shared {agent.shared:,}, "
-        f"unique {agent.unique:,}, ρ {math.inf if ratio is None else ratio:.4g}, "
+        f"unique {agent.unique:,}, ρ {agent.overlap_unique_ratio:.4g}, "
         f"λ {f'{low:.4f}' if low == high else f'{low:.4f} to {high:.4f}'}"
     )
 

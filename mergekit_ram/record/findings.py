@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mergekit_ram.errors import Note
 from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
-from mergekit_ram.record.build import Place
-from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, Setting, TensorRecord
+from mergekit_ram.record.build import Place, different
+from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, TensorRecord
 from mergekit_ram.text import some
 
 FEW_UNIQUE = 0.01
@@ -104,7 +104,7 @@ def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
         f"has next to nothing to act on. {ANOTHER_RULE}",
         few,
     )
-    large = {a.model: max(_values(a.rescale)) for a in changing}
+    large = {a.model: max(different(a.rescale)) for a in changing}
     yield from _found(
         "large-rescale",
         f"λ of {{}} is above {LARGE_RESCALE:g}: {LARGE_RESCALE_ADVICE}",
@@ -128,17 +128,13 @@ def _found(code: str, text: str, agents: Mapping[str, str]) -> Iterator[Finding]
 
 def _lost_rescale(agent: AgentRecord) -> str:
     """How little of λ − 1 survives the output dtype; empty where most does, or it is unknown."""
-    wanted, *others = _values(agent.rescale)
+    wanted, *others = different(agent.rescale)
     if agent.realised_rescale is None or others or wanted == 1:
         return ""
     kept = (agent.realised_rescale - 1) / (wanted - 1)
     survives = f"{100 * max(0.0, kept):.0f} % of λ − 1 survives"
     became = f"{wanted:.3f} becomes {agent.realised_rescale:.3f}"
     return f"{survives}: {became}" if kept < HALF else ""
-
-
-def _values(value: Setting) -> tuple[float, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def untouched_parts(tensors: Sequence[TensorRecord]) -> Iterator[str]:

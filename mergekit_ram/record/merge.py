@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.errors import Note
 from mergekit_ram.models.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, TensorSize, loading_digest
-from mergekit_ram.names import labels
+from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, loading_digest
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting
 from mergekit_ram.record.contents import InputFiles, model_records, written_files
-from mergekit_ram.record.counter import OverlapCounter, agent_line
+from mergekit_ram.record.counter import OverlapCounter, places_at_work
 from mergekit_ram.record.findings import findings_of, noted
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     AgentRecord,
+    Finding,
     ModelRecord,
     OverlapRecord,
     Setting,
@@ -34,8 +33,6 @@ from mergekit_ram.record.schema import (
     Versions,
 )
 from mergekit_ram.tensors import agent_name
-
-DISTRIBUTIONS = {"mergekit_ram": "mergekit-ram", "mergekit": "mergekit", "torch": "torch"}
 
 LOG = logging.getLogger("mergekit_ram")
 DONE = logging.getLogger("mergekit_ram.merge")
@@ -53,22 +50,16 @@ class MergeRecorder:
     Args:
         method: the merge method.
         ledger: of the plan.
-        dtypes: of the merged weights, by name.
-        loads: of every weight of the output.
+        output: what the plan reads and writes, and warned of.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
-        sizes: of the merged weights, by name.
-        notes: warnings of the plan about the models.
     """
 
     method: str
     ledger: OverlapCounter
-    dtypes: tuple[str, ...]
-    loads: PlannedLoads
+    output: PlannedOutput
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
-    sizes: Mapping[str, TensorSize]
-    notes: tuple[Note, ...] = ()
 
     @classmethod
     def of(cls, method: str, ledger: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
@@ -78,16 +69,7 @@ class MergeRecorder:
             InputError: a file is missing or broken.
         """
         inputs = InputFiles.of(output.loads)
-        return cls(
-            method,
-            ledger,
-            output.dtypes,
-            output.loads,
-            model_records(output.loads),
-            inputs,
-            output.sizes,
-            output.notes,
-        )
+        return cls(method, ledger, output, model_records(output.loads), inputs)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
@@ -95,25 +77,38 @@ class MergeRecorder:
         statistics, merges = self.ledger.statistics, self.ledger.merges
         if statistics is None:
             return None
-        settings, places = settings_record(merges), agent_places(merges)
-        tensors = tensor_records(merges, self.loads, statistics)
-        record = OverlapRecord(
+        places = agent_places(merges)
+        tensors = tensor_records(merges, self.output.loads, statistics)
+        return self.composed(
             kind="merge",
             merge_method=self.method,
-            base=base_names(merges),
-            epsilon=settings.epsilon,
-            parameters=statistics.parameters,
-            settings=settings,
-            out_dtype=", ".join(self.dtypes),
+            settings=settings_record(merges),
             agents=tuple(agent_record(agent, places[agent.model]) for agent in statistics.agents),
             tensors=tensors,
             layers=layer_records(tensors),
             seconds=round(self.ledger.seconds, 3),
-            models=self.models,
             counts_from=self.ledger.counts_from,
-            versions=versions(),
         )
-        return record.model_copy(update={"findings": (*noted(self.notes), *findings_of(record))})
+
+    def composed(self, findings: Iterable[Finding] = (), **given: Any) -> OverlapRecord:
+        """A record of the plan from what is ``given``.
+
+        Args:
+            findings: that do not follow from the record's figures.
+            given: fields of the record.
+        """
+        merges = self.ledger.merges
+        record = OverlapRecord(
+            base=", ".join(dict.fromkeys(str(merge.base_model) for merge in merges)),
+            epsilon=given["settings"].epsilon,
+            parameters=sum(tensor.numel for tensor in given["tensors"]),
+            out_dtype=", ".join(self.output.dtypes),
+            models=self.models,
+            versions=versions(),
+            **given,
+        )
+        found = (*noted(self.output.notes), *findings, *findings_of(record))
+        return record.model_copy(update={"findings": found})
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model, and log its agents and findings.
@@ -124,32 +119,17 @@ class MergeRecorder:
         if self.record is not None:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
-            if not self.ledger.quiet:
-                log_merge(record)
-
-
-def log_merge(record: OverlapRecord) -> None:
-    """Log a line per agent, unless the log has it already, and one per finding."""
-    if not logging.getLogger().isEnabledFor(logging.WARNING):
-        return
-    if not LOG.isEnabledFor(logging.INFO):
-        names = labels([agent.model for agent in record.agents])
-        for name, agent in zip(names, record.agents, strict=True):
-            factors = agent.rescale if isinstance(agent.rescale, tuple) else (agent.rescale,)
-            DONE.info("%s", agent_line(name, agent, factors if agent.weight != 0 else ()))
-    for finding in record.findings:
-        if finding.code not in WARNED_OF:
-            DONE.info("finding: %s", finding.text)
+            if not self.ledger.quiet and logging.getLogger().isEnabledFor(logging.WARNING):
+                # The agents were told of by INFO as soon as all was counted.
+                lines = [] if LOG.isEnabledFor(logging.INFO) else self.ledger.lines
+                found = [f for f in record.findings if f.code not in WARNED_OF]
+                for line in (*lines, *(f"finding: {finding.text}" for finding in found)):
+                    DONE.info("%s", line)
 
 
 def versions() -> Versions:
     """The installed versions that compute the record."""
-    return Versions(**{name: importlib.metadata.version(d) for name, d in DISTRIBUTIONS.items()})
-
-
-def base_names(merges: Sequence[ExecuteMergeMethodTask]) -> str:
-    """The base of all merges; each slice may have its own."""
-    return ", ".join(dict.fromkeys(str(merge.base_model) for merge in merges))
+    return Versions(**{name: version(name) for name in Versions.model_fields})
 
 
 def settings_record(merges: Sequence[ExecuteMergeMethodTask]) -> Settings:
@@ -206,7 +186,7 @@ def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: Any) -> Agent
         model=agent.model,
         weight=setting(merge.input_parameters[model]["weight"] for merge, model in places),
         rescale=factors(agent, places),
-        clipped=any(_is_clipped(merge, model, agent) for merge, model in _at_work(places)),
+        clipped=any(_is_clipped(merge, model, agent) for merge, model in places_at_work(places)),
         **counted_fields(AgentRecord, agent),
         **more,
     )
@@ -214,21 +194,12 @@ def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: Any) -> Agent
 
 def factors(agent: AgentOverlap, places: AgentPlaces) -> Setting:
     """λ of an agent that has these counts, given by hand or computed."""
-    return setting(factor_of(merge, model, agent) for merge, model in _at_work(places) or places)
-
-
-def _at_work(places: AgentPlaces) -> AgentPlaces:
-    """The places where the agent takes part, and so has a λ."""
-    return [(merge, model) for merge, model in places if _parameter(merge, model, "weight") != 0]
+    counted = places_at_work(places) or places
+    return setting(factor_of(merge, model, agent) for merge, model in counted)
 
 
 def _is_clipped(merge: ExecuteMergeMethodTask, model: ModelReference, agent: AgentOverlap) -> bool:
     parameters = merge.parameters
-    if "alpha" not in parameters or _parameter(merge, model, "rescale") is not None:
+    if "alpha" not in parameters or merge.input_parameters[model]["rescale"] is not None:
         return False
     return bool(agent.overlap_unique_ratio > parameters["alpha"])
-
-
-def _parameter(merge: ExecuteMergeMethodTask, model: ModelReference, name: str) -> float | None:
-    value: float | None = merge.input_parameters[model][name]
-    return value

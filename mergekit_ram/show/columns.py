@@ -9,6 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from mergekit_ram.record.build import different
 from mergekit_ram.record.schema import Interval, Setting
 
 NOTHING = "–"
@@ -47,21 +48,14 @@ def setting(value: float) -> str:
     return f"{value:g}"
 
 
-def values(value: Setting | None) -> tuple[float, ...]:
-    """The different values of a setting."""
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
 def listed(value: Setting | None) -> str:
     """All values of a setting."""
-    return ", ".join(map(setting, values(value)))
+    return ", ".join(map(setting, different(value)))
 
 
 def spanned(value: Setting | None, form: Form = setting) -> str:
     """A figure, or the range of several."""
-    found = values(value)
+    found = different(value)
     return " to ".join(map(form, found if len(found) < 2 else (found[0], found[-1])))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
+from mergekit_ram.record.build import different
 from mergekit_ram.record.schema import OverlapRecord, Setting
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, Plot, Style
@@ -67,7 +68,7 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
     # A logarithmic axis has no place for 0.
     positive = [threshold for threshold in found if threshold.epsilon > 0]
     epsilons = [threshold.epsilon for threshold in positive]
-    marked = max(columns.values(record.epsilon))
+    marked = max(different(record.epsilon))
     ticks = {"tickvals": epsilons, "ticktext": [columns.setting(epsilon) for epsilon in epsilons]}
     for name, column, least in OVER_EPSILON if len(record.agents) > 1 else OVER_EPSILON[:1]:
         drawn = [
@@ -136,8 +137,8 @@ def over_settings(record: OverlapRecord) -> Iterator[Panel]:
     if len(record.agents) < 2:
         return
     given = {"r": record.settings.r, "α": record.settings.alpha}
-    r = max(columns.values(given["r"]), default=DEFAULT_R)
-    alpha = max(columns.values(given["α"]), default=DEFAULT_ALPHA)
+    r = max(different(given["r"]), default=DEFAULT_R)
+    alpha = max(different(given["α"]), default=DEFAULT_ALPHA)
     note = "".join(
         f" {symbol} differs by tensor, {columns.spanned(value)}: the largest is drawn."
         for symbol, value in given.items()

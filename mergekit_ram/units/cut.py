@@ -101,7 +101,7 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     tasks = (task for task in last.tensor_save_tasks if isinstance(task, SaveTensor))
     saves = {task.tensor_name: task for task in tasks}
     others = [task for task in targets if not isinstance(task, SaveTensor | FinalizeMergedModel)]
-    recorder, sizes = last.recorder, last.recorder.sizes
+    recorder, sizes = last.recorder, last.recorder.output.sizes
     merges = [save.tensor_task for save in saves.values()]
     needs_counts = any(isinstance(m, RamMergeTask) and m.statistics is not None for m in merges)
     reads: list[Row] = []

@@ -78,7 +78,7 @@ def predicted_seconds(worker: Worker) -> tuple[float, float]:
 
 def _timed(plan: PlannedUnits, among: Iterable[str], work: Callable[[str], object]) -> float:
     """Seconds of some work on all tensors of a plan, measured on some of them."""
-    sizes = plan.recorder.sizes
+    sizes = plan.recorder.output.sizes
     names = sorted(name for name in among if name in sizes)
     random.Random(0).shuffle(names)
     work(names[0])  # the first call compiles
@@ -112,7 +112,7 @@ def _written(plan: PlannedUnits) -> int:
 
 
 def _memory(plan: PlannedUnits) -> int:
-    largest_group = max((size.read for size in plan.recorder.sizes.values()), default=0)
+    largest_group = max((size.read for size in plan.recorder.output.sizes.values()), default=0)
     return PROCESS_BYTES + largest_group + max((unit.written for unit in plan.units), default=0)
 
 

@@ -103,7 +103,7 @@ class Manifest(BaseModel, frozen=True):
 def _inputs(config: MergeConfiguration, plan: PlannedUnits) -> set[Path]:
     """Files of all models, adapters and tokenizers that are on this machine, and of records."""
     folders = {Path(folder) for folder in named_folders(config)}
-    for loads in plan.recorder.loads.values():
+    for loads in plan.recorder.output.loads.values():
         # A merged adapter follows from the rest, and every machine may have its own.
         merged = (load for load in loads if load.reference is None or not load.reference.lora)
         folders |= {Path(load.index.base_path) for load in merged}

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from models import Trio
+from records import unfolded
 
 from mergekit_ram.cli import main
 from mergekit_ram.record.schema import RECORD_NAME
@@ -161,5 +162,4 @@ def test_a_recipe_in_json_is_a_recipe(trio: Trio, tmp_path):
     source.write_text(json.dumps(trio.config("ram_plus")))
     result = CliRunner().invoke(main, ["inspect", str(source), "--quiet", "--no-realised"])
     assert result.exit_code == 0, result.output
-    shown = " ".join(result.output.split())
-    assert shown.startswith(f"ram_plus over {trio.base_path}: 3 agents")
+    assert unfolded(result.output).startswith(f"ram_plus over {trio.base_path}: 3 agents")

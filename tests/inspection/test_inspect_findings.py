@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from inspecting import inspected, run_inspect
 from models import Trio, write_weights
+from records import unfolded
 
 from mergekit_ram.record.schema import OverlapRecord
 
@@ -29,11 +30,12 @@ def test_findings_are_said_where_they_are_true(trio: Trio, tmp_path):
     write_weights(memory, {n: t + 2 for n, t in trio.base.items()}, base)
     result = run_inspect(trio.config("ram_plus"), tmp_path, "--quiet", "--strict")
     assert result.exit_code == 3
-    assert f"{coder} equals the base within ε and contributes nothing" in result.output
-    assert f"{tool} (100.0 %), {memory} (100.0 %) changed nearly all parameters" in result.output
-    assert f"Of what {tool} (0 %), {memory} (0 %) changed, next to nothing" in result.output
-    assert "Every agent's ρ is above α, so that all get the same λ" in result.output
-    assert "changed by no agent" not in result.output
+    said = unfolded(result.output)
+    assert f"{coder} equals the base within ε and contributes nothing" in said
+    assert f"{tool} (100.0 %), {memory} (100.0 %) changed nearly all parameters" in said
+    assert f"Of what {tool} (0 %), {memory} (0 %) changed, next to nothing" in said
+    assert "Every agent's ρ is above α, so that all get the same λ" in said
+    assert "changed by no agent" not in said
 
 
 def test_untouched_tensors_and_a_lost_rescale_are_found(trio: Trio, tmp_path):

@@ -216,7 +216,7 @@ def test_a_large_rescale_is_warned_of_in_merge_and_inspection(trio: Trio, caplog
     (tmp_path / "inspect.yml").write_text(yaml.safe_dump(config))
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "inspect.yml"), "--quiet"])
     assert f"* λ of {coder} (" in result.output
-    assert "its unique updates are exaggerated" in result.output
+    assert "the unique updates are exaggerated" in result.output
 
 
 def test_that_ram_is_ours_is_said_aloud_once(trio: Trio, caplog, tmp_path, monkeypatch):

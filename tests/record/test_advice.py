@@ -100,7 +100,7 @@ def test_a_rescale_above_two_is_found(r, is_large):
     found = texts(record.model_copy(update={"agents": agents}))
     assert ("large-rescale" in found) == is_large
     if is_large:
-        assert found["large-rescale"].startswith("λ of one (2.02), two (2.02) is above 2: its")
+        assert found["large-rescale"].startswith("λ of one (2.02), two (2.02) is above 2: the")
 
 
 def test_small_tensors_are_not_ranked_by_change():

@@ -10,7 +10,7 @@ import torch
 import yaml
 from click.testing import CliRunner
 from models import Trio, merge_yaml, read_weights, write_weights
-from records import BOTH, record_of
+from records import BOTH, record_of, unfolded
 from reference import count
 from safetensors.torch import save_file
 
@@ -121,7 +121,7 @@ def test_a_finished_merge_is_shown_without_its_inputs(trio: Trio, tmp_path):
         (Path(model) / "model.safetensors").unlink()
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged")])
     assert result.exit_code == 0, result.output
-    assert result.output.startswith(f"ram_plus over {trio.base_path}: 3 agents")
+    assert unfolded(result.output).startswith(f"ram_plus over {trio.base_path}: 3 agents")
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--json", "-"])
     assert OverlapRecord.model_validate_json(result.output) == record_of(tmp_path / "merged")
 
@@ -134,7 +134,7 @@ def test_a_merge_records_its_findings(trio: Trio, tmp_path):
     assert (finding.code, finding.text.split()[0]) == ("equals-base", coder)
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--strict"])
     assert result.exit_code == 3
-    assert finding.text in result.output
+    assert finding.text in unfolded(result.output)
 
 
 def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):

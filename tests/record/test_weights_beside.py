@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from models import Trio, merge_yaml, read_weights, write_weights
-from records import record_of
+from records import record_of, unfolded
 
 from mergekit_ram.cli import main
 from mergekit_ram.record.schema import RECORD_NAME
@@ -20,7 +20,7 @@ SAID = "This record is not that of the weights beside it: "
 def inspected(folder: Path) -> str:
     result = CliRunner().invoke(main, ["inspect", str(folder)])
     assert result.exit_code == 0, result.output
-    return result.output
+    return unfolded(result.output)
 
 
 @pytest.fixture
