@@ -108,10 +108,9 @@ def command(
       mergekit-ram status ./merged
     """
     options, given = parse(context, words, CONFIG, FOLDER)
-    from mergekit_ram.units.driver import merge
+    from mergekit_ram.units.driver import merge, progress_text
     from mergekit_ram.units.estimate import estimate
     from mergekit_ram.units.job import read_job
-    from mergekit_ram.units.progress import progress_text
 
     job = read_job(
         given["config_file"],

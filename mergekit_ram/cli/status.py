@@ -40,7 +40,7 @@ def command(folder: Path | None, check: bool) -> None:
     With the FOLDER of an unfinished `mergekit-ram merge`: how far it is.
     """
     if folder is not None:
-        from mergekit_ram.units.progress import progress_text
+        from mergekit_ram.units.driver import progress_text
 
         click.echo(progress_text(folder), nl=False)
         return

@@ -131,6 +131,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         held.callback(_try, empty.rmdir)
     try:
         target.mkdir(parents=True, exist_ok=True)
+        if path.is_fifo():
+            raise OSError(f"{path} is a pipe")  # opening it would wait for a reader
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()

@@ -6,8 +6,9 @@ every machine means the same by a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from mergekit.graph import Task
@@ -149,3 +150,10 @@ def _grouped(rows: Iterable[Row], most: int) -> list[list[str]]:
         groups[-1].append(name)
         room = -1 if is_alone else room - size
     return groups
+
+
+def runs_of(numbers: Sequence[int]) -> Iterator[str]:
+    """Numbers in ascending order, neighbours together: 3, 5 to 8."""
+    for _, neighbours in groupby(enumerate(numbers), lambda entry: entry[1] - entry[0]):
+        first, *rest = (number for _, number in neighbours)
+        yield f"{first} to {rest[-1]}" if rest else str(first)

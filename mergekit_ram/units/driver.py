@@ -28,18 +28,20 @@ from mergekit.tokenizer import TokenizerInfo
 
 from mergekit_ram import execution
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.folder import check_output, lock_folder, remove_earlier_model
+from mergekit_ram.plan.folder import MARKS, check_output, lock_folder, remove_earlier_model
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.record.schema import RECORD_NAME
-from mergekit_ram.units.cut import PlannedUnits, Unit, cut
+from mergekit_ram.units.cut import Kind, PlannedUnits, Unit, cut
 from mergekit_ram.units.engines import run_here, run_in_processes, run_on_ray
-from mergekit_ram.units.finish import Finisher, check_is_finished, check_nothing_lacks, holds_model
-from mergekit_ram.units.folder import ADAPTERS, WORK_FOLDER
+from mergekit_ram.units.finish import Finisher, check_is_finished
+from mergekit_ram.units.folder import ADAPTERS, WORK_FOLDER, WorkFolder
 from mergekit_ram.units.identity import named_folders
 from mergekit_ram.units.job import MergeJob, Worker, manifest_of, plan_of, without_trace
 
 LOG = logging.getLogger("mergekit_ram")
+
+TITLES: dict[Kind, str] = {"count": "Counting overlaps", "shard": "Merging"}
 
 
 def merge(job: MergeJob) -> bool:
@@ -55,8 +57,7 @@ def merge(job: MergeJob) -> bool:
     """
     if job.finalise and job.restart:
         raise InputError(
-            "--finalise makes a model of units that are done, and --restart throws them away: "
-            "leave out one of the two."
+            "--finalise uses finished units, and --restart throws them away: leave out one of them."
         )
     is_part = job.units is not None or job.finalise
     lock = lock_folder(job.out_path, shared=job.is_shared, waits=is_part)
@@ -83,22 +84,21 @@ def _is_finished(job: MergeJob) -> bool:
     Raises:
         InputError: another model lies in the folder, or there is nothing to finalise.
     """
-    if holds_model(Path(job.out_path)):
+    if any(Path(job.out_path, mark).is_file() for mark in MARKS):
         with without_trace(job) as looking:
             plan = plan_of(looking)
-        _check_counts_stay(job, plan)
+        _check_places(job, plan)
         check_is_finished(job, plan)
         LOG.warning(
-            "output folder %s: this merge is finished in it: there is nothing left to do. "
-            "--restart merges anew.",
+            "output folder %s: this merge is finished: nothing is left to do. --restart merges "
+            "anew.",
             job.out_path,
         )
         return True
     if job.finalise:
         raise InputError(
-            f"output folder {job.out_path}: no unfinished merge lies in it, so that there is "
-            "nothing to finalise. Begin one by the same command without --finalise, or give its "
-            "folder."
+            f"output folder {job.out_path}: no unfinished merge lies in it. Begin one by the same "
+            "command without --finalise, or give its folder."
         )
     return False
 
@@ -120,16 +120,15 @@ class _Driver:
         worker, finisher = Worker(self.job, plan), Finisher(self.job, plan)
         lacking = finisher.lacking(plan.units)
         if self.job.finalise:
-            check_nothing_lacks(self.job, lacking, len(plan.units))
+            self.job.work.check_done([unit.number for unit in lacking])
         for unit in lacking:
             self.job.work.forget(unit)
-        if len(lacking) < len(plan.units):
-            done = len(plan.units) - len(lacking)
+        if done := len(plan.units) - len(lacking):
             LOG.warning("resuming: %d of %d units were finished earlier", done, len(plan.units))
-        self._do(worker, [unit for unit in lacking if unit.kind == "count"], "Counting overlaps")
+        self._do(worker, lacking, "count")
         if plan.needs_counts:
             plan.counter.complete(worker.statistics.tensors)
-        self._do(worker, [unit for unit in lacking if unit.kind == "shard"], "Merging")
+        self._do(worker, lacking, "shard")
         if plan.tokenizer is not None:
             built = worker.tokenizers.get(plan.tokenizer) or plan.tokenizer.execute()
             assert isinstance(built, TokenizerInfo)
@@ -142,25 +141,24 @@ class _Driver:
         if numbers.start >= len(plan.units):
             # The last task of an array may have nothing to do.
             LOG.warning(
-                "--units %d:%d: there is nothing to do, since the merge has %d units, 0 to %d.",
+                "--units %d:%d: nothing to do, the merge has %d units, numbered from 0",
                 numbers.start,
                 numbers.stop,
                 len(plan.units),
-                len(plan.units) - 1,
             )
             return
         asked = [unit for unit in plan.units if unit.number in numbers]
         self._begin(plan, asked)
         if self.job.work.is_finishing:
             LOG.warning(
-                "output folder %s: all units are done, and making the model of them was "
-                "interrupted. Run the same command with --finalise in place of --units.",
+                "output folder %s: all units are done. Run the same command with --finalise in "
+                "place of --units.",
                 self.job.out_path,
             )
             return
         worker, lacking = Worker(self.job, plan), Finisher(self.job, plan).lacking(asked)
-        self._do(worker, [unit for unit in lacking if unit.kind == "count"], "Counting overlaps")
-        self._do(worker, [unit for unit in lacking if unit.kind == "shard"], "Merging")
+        self._do(worker, lacking, "count")
+        self._do(worker, lacking, "shard")
 
     def _begin(self, plan: PlannedUnits, asked: Sequence[Unit]) -> None:
         """Write down the plan, or check that it is that of the unfinished merge.
@@ -173,16 +171,14 @@ class _Driver:
             InputError: an unfinished merge of another plan lies in the folder, or it is none to
                 write to.
         """
-        _check_places(self.job)
+        _check_places(self.job, plan)
         out_path, is_anew = self.job.out_path, self.job.restart or not self.job.work.exists
         manifest = manifest_of(self.job, plan)
         self.job = replace(self.job, plan=manifest.digest)
         work = self.job.work
         lacking = (unit for unit in asked if is_anew or work.receipt(unit) is None)
-        check_output(
-            out_path, sum(unit.written for unit in lacking), named_folders(self.job.config)
-        )
-        _check_counts_stay(self.job, plan)
+        written = sum(unit.written for unit in lacking)
+        check_output(out_path, written, named_folders(self.job.config))
         with writing_to(out_path):
             if is_anew and not self.job.is_shared:
                 work.remove()
@@ -192,21 +188,20 @@ class _Driver:
         difference = work.manifest().differs_from(manifest)
         if difference:
             raise InputError(
-                f"output folder {out_path}: an unfinished merge lies in it, of "
-                f"{difference}. Finish that one first, choose another folder, or merge with "
-                f"--restart, which throws away what was finished."
+                f"output folder {out_path}: an unfinished merge lies in it, of {difference}. "
+                "Finish it, choose another folder, or throw it away by --restart."
             )
 
-    def _do(self, worker: Worker, units: Sequence[Unit], title: str) -> None:
-        if not units:
+    def _do(self, worker: Worker, lacking: Sequence[Unit], kind: Kind) -> None:
+        size = {unit.number: unit.read + unit.written for unit in lacking if unit.kind == kind}
+        if not size:
             return
-        size = {unit.number: unit.read + unit.written for unit in units}
         quiet = self.job.options.quiet
-        with progress_in_bytes(sum(size.values()), title, quiet=quiet) as bar:
+        with progress_in_bytes(sum(size.values()), TITLES[kind], quiet=quiet) as bar:
             done = itertools.count(1)
 
             def seen(number: int) -> None:
-                bar.set_postfix_str(f"unit {next(done)} of {len(units)}", refresh=False)
+                bar.set_postfix_str(f"unit {next(done)} of {len(size)}", refresh=False)
                 bar.update(size[number])
 
             if self.job.engine == "ray":
@@ -217,33 +212,25 @@ class _Driver:
                 run_here(worker, list(size), seen)
 
 
-def _check_places(job: MergeJob) -> None:
-    """Check that nothing is read from or written to a work folder, which is where it should be.
+def _check_places(job: MergeJob, plan: PlannedUnits) -> None:
+    """Check that a merge removes nothing that it reads, and can move shards to their last place.
 
     Raises:
-        InputError: the work folder lies on another disk, or holds an input or the output.
+        InputError: the work folder lies on another disk, or holds an input or the output; or the
+            counts are part of the model that is replaced.
     """
     for path in (job.out_path, *named_folders(job.config)):
         if WORK_FOLDER in Path(path).resolve().parts:
             raise InputError(
-                f"{path} lies in the work folder of an unfinished merge, which removes it when it "
-                "ends. Choose another folder."
+                f"{path} lies in the work folder of an unfinished merge, which is removed at its "
+                "end. Choose another folder."
             )
     work = job.work.path
-    is_elsewhere = work.exists() and work.stat().st_dev != work.parent.stat().st_dev
-    if work.is_symlink() or is_elsewhere:
+    if work.is_symlink() or work.is_mount():
         raise InputError(
             f"{work} is a link or another disk, from which shards cannot be moved to the output "
-            "folder at the end. Remove it, and choose an output folder with enough room."
+            "folder. Remove it, and choose an output folder with enough room."
         )
-
-
-def _check_counts_stay(job: MergeJob, plan: PlannedUnits) -> None:
-    """Check that recorded counts are no part of a model that the merge removes.
-
-    Raises:
-        InputError: they lie in the output folder.
-    """
     origin = Path(plan.counter.counts_from or "")
     if origin.name == RECORD_NAME and origin.parent.resolve() == Path(job.out_path).resolve():
         raise InputError(
@@ -251,3 +238,29 @@ def _check_counts_stay(job: MergeJob, plan: PlannedUnits) -> None:
             f"{job.out_path}, which this merge replaces. Copy the file elsewhere, or choose "
             "another folder."
         )
+
+
+def progress_text(out_path: Path) -> str:
+    """What ``mergekit-ram status FOLDER`` prints of a folder.
+
+    Raises:
+        InputError: there is no such folder, or its manifest is damaged.
+    """
+    if not out_path.is_dir():
+        raise InputError(f"{out_path}: no such folder. Give the folder of a merge by units.")
+    if not WorkFolder(out_path).exists:
+        return f"{out_path}: no unfinished merge\n"
+    manifest = WorkFolder(out_path).manifest()
+    work = WorkFolder(out_path, manifest.digest, manifest.ending)
+    lines = [f"{out_path}: an unfinished merge of {len(manifest.models)} models"]
+    for kind, title in (("count", "counting"), ("shard", "merging")):
+        units = [unit for unit in manifest.units if unit.kind == kind]
+        done = [unit for unit in units if work.receipt(unit) is not None]
+        if units:
+            whole, ready = (sum(u.read + u.written for u in group) for group in (units, done))
+            share = 100 * ready / max(whole, 1)
+            lines.append(
+                f"{title:<9} {len(done)} of {len(units)} units, {ready / 1e9:,.2f} of "
+                f"{whole / 1e9:,.2f} GB ({share:.0f} %)"
+            )
+    return "\n".join([*lines, "The same command resumes from here; --restart throws it away.\n"])

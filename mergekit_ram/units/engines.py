@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -33,17 +33,18 @@ def run_here(worker: Worker, numbers: Sequence[int], seen: Seen) -> None:
 
     The disk flushes a shard while the next one is merged.
     """
+
+    def end(last: Callable[[], None], number: int) -> None:
+        last()
+        seen(number)
+
     with ThreadPoolExecutor(1) as pool:
-        before: tuple[int, Future[None]] | None = None
+        before = pool.submit(lambda: None)
         for number in numbers:
             last = worker.run(number)
-            if before is not None:
-                before[1].result()
-                seen(before[0])
-            before = number, pool.submit(last)
-        if before is not None:
-            before[1].result()
-            seen(before[0])
+            before.result()
+            before = pool.submit(end, last, number)
+        before.result()
 
 
 def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
@@ -169,22 +170,19 @@ def _connected() -> Iterator[Any]:
         raise MissingExtraError(
             "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
         ) from None
-    is_started = not ray.is_initialized()
-    if is_started:
-        before = os.getcwd()
-        try:
-            # Ray takes the working folder's files for modules of its workers.
-            os.chdir(sys.prefix)
-            # Without an address Ray would join any cluster that a file in /tmp names.
-            address = os.environ.get("RAY_ADDRESS") or "local"
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        finally:
-            os.chdir(before)
+    before = os.getcwd()
+    try:
+        # Ray takes the working folder's files for modules of its workers.
+        os.chdir(sys.prefix)
+        # Without an address Ray would join any cluster that a file in /tmp names.
+        address = os.environ.get("RAY_ADDRESS") or "local"
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    finally:
+        os.chdir(before)
     try:
         yield ray
     finally:
-        if is_started:
-            ray.shutdown()
+        ray.shutdown()
 
 
 def _was_killed(job: MergeJob) -> InputError:

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 from mergekit_ram.models.groups import agent_places
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
 from mergekit_ram.units.cut import PlannedUnits, Unit
-from mergekit_ram.units.folder import (
-    MergedTensors,
-    digest_of,
-    folder_beside,
-    settle,
-    write_shard,
-)
-from mergekit_ram.units.job import (
-    MergeJob,
-    Worker,
-    plan_of,
-    without_trace,
-)
+from mergekit_ram.units.folder import MergedTensors, digest_of, settle, write_shard
+from mergekit_ram.units.job import MergeJob, Worker, folder_beside, plan_of, without_trace
 
 # Seconds for which small tensors are measured, and large ones.
 MEASURED_SECONDS = 0.5
@@ -44,14 +34,16 @@ def estimate(job: MergeJob) -> str:
     with without_trace(job) as looking:
         plan = plan_of(looking)
         counting, merging = predicted_seconds(Worker(looking, plan))
-    rows = [
-        ("counting", _work(plan.counts, counting)),
-        ("merging", _work(plan.shards, merging)),
-        ("written", f"{_size(_written(plan))}, and as much free disk is needed"),
-        ("memory", f"{_size(_memory(plan))} per worker at most"),
-        ("time", f"about {_duration(counting + merging)} with one worker"),
-    ]
-    return "".join(f"{name:<10}{text}\n" for name, text in rows)
+    largest_tensor = max((size.read for size in plan.recorder.output.sizes.values()), default=0)
+    largest_shard = max((unit.written for unit in plan.shards), default=0)
+    memory = PROCESS_BYTES + largest_tensor + largest_shard
+    return (
+        f"counting  {_work(plan.counts, counting)}\n"
+        f"merging   {_work(plan.shards, merging)}\n"
+        f"written   {_size(_written(plan))}, and as much free disk is needed\n"
+        f"memory    {_size(memory)} per worker at most\n"
+        f"time      about {_duration(counting + merging)} with one worker\n"
+    )
 
 
 def predicted_seconds(worker: Worker) -> tuple[float, float]:
@@ -82,24 +74,20 @@ def _timed(plan: PlannedUnits, among: Iterable[str], work: Callable[[str], objec
     names = sorted(name for name in among if name in sizes)
     random.Random(0).shuffle(names)
     work(names[0])  # the first call compiles
-    small = [name for name in names if sizes[name].read < LARGE]
-    large = [name for name in names if sizes[name].read >= LARGE]
-    by_number = _seconds_each(small, work, lambda name: 1)
-    by_size = _seconds_each(large, work, lambda name: sizes[name].read)
-    return by_number * len(small) + by_size * sum(sizes[name].read for name in large)
+    small = {name: 1 for name in names if sizes[name].read < LARGE}
+    large = {name: sizes[name].read for name in names if name not in small}
+    return _seconds(small, work) + _seconds(large, work)
 
 
-def _seconds_each(
-    names: Sequence[str], work: Callable[[str], object], amount: Callable[[str], int]
-) -> float:
-    """Seconds of work for one of an amount."""
-    started, done = time.perf_counter(), 0
-    for name in names:
+def _seconds(amounts: Mapping[str, int], work: Callable[[str], object]) -> float:
+    """Seconds of work on all tensors; they follow the amounts."""
+    started, done, spent = time.perf_counter(), 0, 0.0
+    for name, amount in amounts.items():
         work(name)
-        done += amount(name)
-        if time.perf_counter() - started > MEASURED_SECONDS:
+        done, spent = done + amount, time.perf_counter() - started
+        if spent > MEASURED_SECONDS:
             break
-    return (time.perf_counter() - started) / max(done, 1)
+    return spent * sum(amounts.values()) / max(done, 1)
 
 
 def _work(units: Sequence[Unit], seconds: float) -> str:
@@ -111,18 +99,9 @@ def _written(plan: PlannedUnits) -> int:
     return sum(unit.written for unit in plan.units)
 
 
-def _memory(plan: PlannedUnits) -> int:
-    largest_group = max((size.read for size in plan.recorder.output.sizes.values()), default=0)
-    return PROCESS_BYTES + largest_group + max((unit.written for unit in plan.units), default=0)
-
-
 def _size(number: float) -> str:
     return f"{number / 1e9:,.2f} GB" if number >= 1e8 else f"{number / 1e6:,.2f} MB"
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
+    return f"{timedelta(seconds=round(seconds))} h:mm:ss"

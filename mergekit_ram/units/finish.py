@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.plan.folder import MARKS, remove_earlier_model
+from mergekit_ram.plan.folder import remove_earlier_model
 from mergekit_ram.record.check import read_record
 from mergekit_ram.record.contents import written_files
 from mergekit_ram.record.merge import settings_record
-from mergekit_ram.record.schema import RECORD_NAME, OverlapRecord
+from mergekit_ram.record.schema import RECORD_NAME
 from mergekit_ram.units.cut import PlannedUnits, Unit
-from mergekit_ram.units.folder import Receipt, is_intact
+from mergekit_ram.units.folder import is_intact
+from mergekit_ram.units.identity import by_model, first_difference
 from mergekit_ram.units.job import MergeJob, counted
 
 LOG = logging.getLogger("mergekit_ram")
@@ -48,6 +49,7 @@ class Finisher:
         self.plan.recorder.inputs.check_unchanged()
         if self.plan.counter.statistics is None:
             self.plan.counter.complete(counted(self.plan, self.work, self.plan.shards))
+        receipts = self.work.receipts(self.plan.shards)
         self.work.mark_finishing()
         # Those that an earlier try has moved go back, and are not taken for somebody else's.
         for unit in self.plan.shards:
@@ -56,8 +58,8 @@ class Finisher:
         remove_earlier_model(self.work.output)
         weight_map: dict[str, str] = {}
         size = 0
-        for unit in self.plan.shards:
-            receipt, path = self._receipt(unit), self._last_name(unit)
+        for unit, receipt in zip(self.plan.shards, receipts, strict=True):
+            path = self._last_name(unit)
             os.replace(self.work.shard(unit.number), path)
             weight_map |= dict.fromkeys(receipt.tensors, path.name)
             size += receipt.size
@@ -66,15 +68,6 @@ class Finisher:
             path = self.work.output / f"{self._stem}.{self._ending}.index.json"
             path.write_text(json.dumps(index, indent=2), encoding="utf-8")
         self.plan.recorder.write(self.job.out_path)
-
-    def _receipt(self, unit: Unit) -> Receipt:
-        receipt = self.work.receipt(unit)
-        if receipt is None:
-            raise InputError(
-                f"output folder {self.job.out_path}: the receipt of unit {unit.number} has gone "
-                "meanwhile. Run the same command again."
-            )
-        return receipt
 
     def _is_done(self, unit: Unit) -> bool:
         receipt = self.work.receipt(unit)
@@ -101,26 +94,6 @@ class Finisher:
         return self.work.output / f"{self._stem}{number}.{self._ending}"
 
 
-def check_nothing_lacks(job: MergeJob, lacking: Sequence[Unit], units: int) -> None:
-    """Check that a model can be made of ``units`` units.
-
-    Raises:
-        InputError: with the numbers of the units that are not done.
-    """
-    if lacking:
-        numbers = ", ".join(_runs([unit.number for unit in lacking]))
-        raise InputError(
-            f"output folder {job.out_path}: {len(lacking)} of {units} units are not done "
-            f"({numbers}), so that nothing can be finalised. Do them with --units, or all of them "
-            "by the same command without --finalise."
-        )
-
-
-def holds_model(folder: Path) -> bool:
-    """Whether loaders take a folder for a model or an adapter."""
-    return any((folder / mark).is_file() for mark in MARKS)
-
-
 def check_is_finished(job: MergeJob, plan: PlannedUnits) -> None:
     """Check that the finished model in the output folder is that of this very merge.
 
@@ -143,34 +116,17 @@ def _difference(folder: Path, configuration: str, plan: PlannedUnits) -> str | N
         record = read_record(folder / RECORD_NAME)
     except (OSError, UnicodeError, InputError):
         return f"an unknown merge (it lacks {CONFIGURATION} or {RECORD_NAME})"
+    recorder, settings = plan.recorder, settings_record(plan.counter.merges)
+    weights = "weights that were changed afterwards"
     # Removing a model leaves mergekit's copy of the configuration, which may be of an earlier one.
-    if found != configuration or not _is_recorded(record, plan):
-        return "another configuration"
-    was = {model.model: model for model in record.models}
-    for model in plan.recorder.models:
-        if was.get(model.model) != model:
-            return f"model {model.model} with other files"
-    return None if record.written == _written(folder) else "weights that were changed afterwards"
-
-
-def _is_recorded(record: OverlapRecord, plan: PlannedUnits) -> bool:
-    settings = settings_record(plan.counter.merges)
-    return (record.merge_method, record.settings) == (plan.recorder.method, settings)
-
-
-def _written(folder: Path) -> object:
-    try:
-        return written_files(folder)
-    except InputError:
-        return None
-
-
-def _runs(numbers: list[int]) -> Iterator[str]:
-    """Numbers in ascending order, neighbours together: 3, 5 to 8."""
-    first = last = numbers[0]
-    for number in [*numbers[1:], -1]:
-        if number == last + 1:
-            last = number
-            continue
-        yield str(first) if first == last else f"{first} to {last}"
-        first = last = number
+    was = {
+        "another configuration": (found, record.merge_method, record.settings),
+        **by_model(record.models),
+        weights: record.written,
+    }
+    now = {
+        "another configuration": (configuration, recorder.method, settings),
+        **by_model(recorder.models),
+        weights: written_files(folder),
+    }
+    return first_difference(was, now)

@@ -7,14 +7,9 @@
                          unit-00007-1f0c9a3e.safetensors
                          finishing                 shards are getting their names
 
-A merge is in one of these states, and goes from each to the next:
-
-==========  ============================================================================
-begun       the work folder is there, which appears with its plan in it
-units done  every unit has a receipt
-finishing   the file ``finishing`` is there too; units are no longer done
-finished    the work folder is gone: it is renamed, and then removed
-==========  ============================================================================
+A merge is begun when the work folder is there, which appears with its plan in it; its units are
+done when each has a receipt; it is finishing when the file of that name is there too; it is
+finished when the work folder is gone, which is renamed before it is removed.
 
 Tasks that do units share the lock of the output folder and add files of their own. Whoever removes
 or renames anything holds the lock alone. A receipt is written after what it vouches for, under
@@ -27,11 +22,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import stat
-import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -43,7 +35,7 @@ from safetensors.torch import load_file, save_file
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
-from mergekit_ram.units.cut import ALIGNED, Unit
+from mergekit_ram.units.cut import ALIGNED, Unit, runs_of
 from mergekit_ram.units.identity import Manifest, digest_of_text
 
 WORK_FOLDER = ".mergekit-ram"
@@ -66,37 +58,33 @@ class Receipt(BaseModel, frozen=True):
     Args:
         plan: the plan's digest.
         unit: its number.
-        file: a shard in the work folder; none of a unit that counts.
-        digest: of the shard's tensors.
+        digest: of the shard's tensors; none of a unit that counts.
         tensors: their names.
         size: their bytes.
         counts: by tensor; none of one that was copied.
-        seconds: that it took.
         check: a digest of all the above.
     """
 
     plan: str
     unit: int
-    file: str | None = None
     digest: str = ""
     tensors: tuple[str, ...] = ()
     size: int = 0
     counts: tuple[tuple[str, TensorOverlap | None], ...] = ()
-    seconds: float = 0.0
     check: str = ""
 
     def sealed(self) -> Receipt:
         """The same receipt with its own digest."""
         return self.model_copy(update={"check": self._own_digest()})
 
-    def is_believed(self, plan: str, unit: Unit, file: str | None) -> bool:
+    def is_believed(self, plan: str, unit: Unit) -> bool:
         """Whether it is whole, vouches for a unit of a plan, and is possible."""
         numels = dict(zip(unit.tensors, unit.numels, strict=True))
-        named = tuple(name for name, _ in self.counts) if file is None else self.tensors
+        counted = tuple(name for name, _ in self.counts)
         return (
-            (self.plan, self.unit, self.file) == (plan, unit.number, file)
+            (self.plan, self.unit) == (plan, unit.number)
             and self.check == self._own_digest()
-            and named == unit.tensors
+            and (counted if unit.kind == "count" else self.tensors) == unit.tensors
             and all(n in numels and _are_possible(c, n, numels[n]) for n, c in self.counts)
         )
 
@@ -191,8 +179,31 @@ class WorkFolder:
             found = Receipt.model_validate_json(read_file(self._receipt(unit.number)))
         except (OSError, ValidationError):
             return None
-        file = self.shard(unit.number).name if unit.kind == "shard" else None
-        return found if found.is_believed(self._plan, unit, file) else None
+        return found if found.is_believed(self._plan, unit) else None
+
+    def receipts(self, units: Iterable[Unit]) -> list[Receipt]:
+        """The receipts of finished units.
+
+        Raises:
+            InputError: some are not done.
+        """
+        receipts = {unit.number: self.receipt(unit) for unit in units}
+        self.check_done([number for number, receipt in receipts.items() if receipt is None])
+        return [receipt for receipt in receipts.values() if receipt is not None]
+
+    def check_done(self, lacking: Sequence[int]) -> None:
+        """Refuse to use the units of ``lacking`` numbers, in ascending order.
+
+        Raises:
+            InputError: naming them.
+        """
+        if lacking:
+            numbers = ", ".join(runs_of(lacking))
+            raise InputError(
+                f"output folder {self.output}: units that are needed first are not done: "
+                f"{numbers}. Do them with --units, or all of them by the same command without "
+                "--units and --finalise."
+            )
 
     def enter(self, receipt: Receipt) -> None:
         """Say that a unit is done."""
@@ -210,30 +221,17 @@ class WorkFolder:
         return self.path / f"unit-{number:05d}-{self._plan}.json"
 
 
-@contextmanager
-def folder_beside(path: str) -> Iterator[str]:
-    """A temporary folder, on the same disk where that can be written to."""
-    parent = Path(path)
-    while not parent.is_dir():
-        parent = parent.parent
-    where = parent if os.access(parent, os.W_OK | os.X_OK) else None
-    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as folder:
-        yield folder
-
-
 def read_file(path: Path) -> bytes:
-    """The content of a regular file of bounded size; nothing else is waited for.
+    """The content of a regular file of bounded size.
 
     Raises:
         OSError: it cannot be read, or is no such file.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
-        if status.st_size > LARGEST_FILE:
-            raise OSError(f"it has more than {LARGEST_FILE} bytes")
-        return file.read(LARGEST_FILE)
+    if path.exists() and not path.is_file():
+        raise OSError("it is no regular file")  # and might never end
+    if path.stat().st_size > LARGEST_FILE:
+        raise OSError(f"it has more than {LARGEST_FILE} bytes")
+    return path.read_bytes()
 
 
 def write_durably(path: Path, content: BaseModel) -> None:

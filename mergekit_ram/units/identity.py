@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ from typing import Any
 import xxhash
 from mergekit.common import ModelReference
 from mergekit.config import MergeConfiguration
-from mergekit.options import MergeOptions
 from pydantic import BaseModel
 
 from mergekit_ram.errors import one_line
-from mergekit_ram.record.merge import versions
 from mergekit_ram.record.schema import ModelRecord, Versions
 from mergekit_ram.units.cut import PlannedUnits, Unit
 
@@ -53,24 +51,6 @@ class Manifest(BaseModel, frozen=True):
     versions: Versions
     units: tuple[Unit, ...]
 
-    @classmethod
-    def of(
-        cls,
-        configuration: str,
-        config: MergeConfiguration,
-        options: MergeOptions,
-        plan: PlannedUnits,
-    ) -> Manifest:
-        """Look at all that a planned merge reads."""
-        return cls(
-            configuration=configuration,
-            options={name: getattr(options, name) for name in DECIDING_OPTIONS},
-            models=plan.recorder.models,
-            inputs={str(path): _state(path) for path in sorted(_inputs(config, plan))},
-            versions=versions(),
-            units=plan.units,
-        )
-
     @property
     def ending(self) -> str:
         """Of the names of shards."""
@@ -83,25 +63,32 @@ class Manifest(BaseModel, frozen=True):
 
     def differs_from(self, other: Manifest) -> str | None:
         """The first thing in which two plans differ, in words."""
-        if self.configuration != other.configuration:
-            return "another configuration"
-        for name in sorted(self.options.keys() | other.options.keys()):
-            if self.options.get(name) != other.options.get(name):
-                return f"--{name.replace('_', '-')} {other.options.get(name)}"
-        if self.versions != other.versions:
-            return f"other versions ({other.versions!r})"
-        was = {model.model: model for model in self.models}
-        for model in other.models:
-            if was.get(model.model) != model:
-                return f"model {model.model}, whose files have changed"
-        for path in sorted(self.inputs.keys() | other.inputs.keys()):
-            if self.inputs.get(path) != other.inputs.get(path):
-                return f"another file {path}"
-        return None if self == other else "other units of work"
+        return first_difference(self._parts(), other._parts())
+
+    def _parts(self) -> dict[str, object]:
+        """All that decides, by the words that say it differs."""
+        return {
+            "another configuration": self.configuration,
+            **{f"another --{name.replace('_', '-')}": at for name, at in self.options.items()},
+            **{f"another version of {package}": version for package, version in self.versions},
+            **by_model(self.models),
+            **{f"another file {path}": state for path, state in self.inputs.items()},
+            "other units of work": (self.format, self.units),
+        }
 
 
-def _inputs(config: MergeConfiguration, plan: PlannedUnits) -> set[Path]:
-    """Files of all models, adapters and tokenizers that are on this machine, and of records."""
+def by_model(models: Iterable[ModelRecord]) -> dict[str, object]:
+    """Files of weights, by the words that say they differ."""
+    return {f"model {model.model} with other files": model for model in models}
+
+
+def first_difference(was: Mapping[str, object], now: Mapping[str, object]) -> str | None:
+    """The first name under which two mappings differ."""
+    return next((name for name in {**was, **now} if was.get(name) != now.get(name)), None)
+
+
+def input_states(config: MergeConfiguration, plan: PlannedUnits) -> dict[str, str]:
+    """Digests of all files of models, adapters and tokenizers on this machine, and of records."""
     folders = {Path(folder) for folder in named_folders(config)}
     for loads in plan.recorder.output.loads.values():
         # A merged adapter follows from the rest, and every machine may have its own.
@@ -110,7 +97,7 @@ def _inputs(config: MergeConfiguration, plan: PlannedUnits) -> set[Path]:
     found = {Path(plan.counter.counts_from)} if plan.counter.counts_from else set()
     for folder in folders:
         found |= {*folder.glob("*"), *folder.glob("additional_chat_templates/*.jinja")}
-    return {path for path in found if path.is_file()}
+    return {str(path): _state(path) for path in sorted(found) if path.is_file()}
 
 
 def named_folders(config: MergeConfiguration) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import time
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,19 +27,20 @@ from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import writing_to
+from mergekit_ram.record.merge import versions
 from mergekit_ram.text import hushed
 from mergekit_ram.units.cut import PlannedUnits, Unit, cut
 from mergekit_ram.units.folder import (
     ADAPTERS,
+    WORK_FOLDER,
     MergedTensors,
     Receipt,
     WorkFolder,
     digest_of,
-    folder_beside,
     settle,
     write_shard,
 )
-from mergekit_ram.units.identity import Manifest
+from mergekit_ram.units.identity import DECIDING_OPTIONS, Manifest, input_states
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,15 @@ def without_trace(job: MergeJob) -> Iterator[MergeJob]:
         yield replace(job, options=options)
 
 
+@contextmanager
+def folder_beside(path: str) -> Iterator[str]:
+    """A temporary folder, on the same disk where that can be written to."""
+    parent = next(parent for parent in (Path(path), *Path(path).parents) if parent.is_dir())
+    where = parent if os.access(parent, os.W_OK | os.X_OK) else None
+    with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as folder:
+        yield folder
+
+
 def plan_of(job: MergeJob) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
     targets = execution.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
@@ -142,8 +152,15 @@ def plan_of(job: MergeJob) -> PlannedUnits:
 
 
 def manifest_of(job: MergeJob, plan: PlannedUnits) -> Manifest:
-    """All that decides the bytes of a merge."""
-    return Manifest.of(job.configuration, job.config, job.options, plan)
+    """All that decides the bytes of a merge, from a look at the files that it reads."""
+    return Manifest(
+        configuration=job.configuration,
+        options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
+        models=plan.recorder.models,
+        inputs=input_states(job.config, plan),
+        versions=versions(),
+        units=plan.units,
+    )
 
 
 def counted(plan: PlannedUnits, work: WorkFolder, units: Iterable[Unit]) -> list[TensorOverlap]:
@@ -153,13 +170,7 @@ def counted(plan: PlannedUnits, work: WorkFolder, units: Iterable[Unit]) -> list
         InputError: a unit is not done.
     """
     found: dict[str, TensorOverlap | None] = {}
-    for unit in units:
-        receipt = work.receipt(unit)
-        if receipt is None:
-            raise InputError(
-                f"output folder {work.output}: some of the units 0 to {len(plan.counts) - 1}, "
-                "which count, are not done; no shard can be written before. Run them first."
-            )
+    for receipt in work.receipts(units):
         found |= dict(receipt.counts)
     ordered = (found.get(merge.output_weight.name) for merge in plan.counter.merges)
     return [counts for counts in ordered if counts is not None]
@@ -183,15 +194,13 @@ class Worker:
             A function that makes its result last, to be called once, in any thread.
         """
         unit = self.plan.units[number]
-        started = time.perf_counter()
         receipt, draft = self._count(unit) if unit.kind == "count" else self._write(unit)
 
         def last() -> None:
-            seconds = round(time.perf_counter() - started, 3)
             with writing_to(self.job.out_path):
                 if draft is not None:
                     settle(draft, self.work.shard(number))
-                self.work.enter(receipt.model_copy(update={"seconds": seconds}))
+                self.work.enter(receipt)
 
         return last
 
@@ -214,7 +223,6 @@ class Worker:
         receipt = Receipt(
             plan=self.job.plan,
             unit=unit.number,
-            file=path.name,
             digest=digest_of(tensors.found),
             tensors=tuple(tensors.found),
             size=sum(tensor.nbytes for tensor in tensors.found.values()),
@@ -245,26 +253,20 @@ class Worker:
         return OverlapStatistics(tensors=tuple(tensors))
 
 
-# The merges that this process has planned.
-_workers: dict[tuple[str, str], Worker] = {}
-
-
 def run_unit(job: MergeJob, number: int) -> None:
     """Do one unit in a worker process, and make it last.
 
     Raises:
         RamError: as merging does; where this machine does not see a folder, with its name.
     """
-    key = (job.plan, job.out_path)
-    if key not in _workers:
-        _workers[key] = _planned_worker(job)
-    _workers[key].run(number)()
+    planned_worker(job).run(number)()
     # Mapped files count as memory of this process, and one that grows is replaced by another.
     LoaderCache().flush_all()  # type: ignore[no-untyped-call]
 
 
-def _planned_worker(job: MergeJob) -> Worker:
-    """Plan the merge anew in this process.
+@functools.cache
+def planned_worker(job: MergeJob) -> Worker:
+    """Plan the merge in this process, once.
 
     Raises:
         InputError: this machine lacks a folder, or has other models or packages.
@@ -283,9 +285,9 @@ def _planned_worker(job: MergeJob) -> Worker:
         plan = plan_of(silent)
     manifest = manifest_of(job, plan)
     if manifest.digest != job.plan:
-        difference = job.work.manifest().differs_from(manifest) or "another one"
         raise InputError(
             f"host {host} would do units of another merge into {job.out_path}: "
-            f"{difference}. All workers of a merge need the same models and packages."
+            f"{job.work.manifest().differs_from(manifest)}. All workers of a merge need the same "
+            "models and packages."
         )
     return Worker(job, plan)

@@ -157,6 +157,12 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_a_pipe_in_the_place_of_the_lock_is_refused(tmp_path):
+    os.mkfifo(tmp_path / LOCK_NAME)
+    with pytest.raises(InputError, match=f"cannot be written to: {tmp_path / LOCK_NAME} is a pipe"):
+        lock_folder(str(tmp_path))
+
+
 def test_tasks_share_a_folder_and_the_last_one_removes_the_lock(tmp_path):
     out = tmp_path / "out"
     first, second = (lock_folder(str(out), shared=True) for _ in range(2))

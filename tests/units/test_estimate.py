@@ -11,8 +11,7 @@ from mergekit.options import MergeOptions
 from models import Trio, forget_loaded_models
 
 from mergekit_ram.units import estimate
-from mergekit_ram.units.identity import Manifest
-from mergekit_ram.units.job import MergeJob, Worker, plan_of, read_job
+from mergekit_ram.units.job import MergeJob, Worker, manifest_of, plan_of, read_job
 
 MODELS = {
     "many small tensors": {"num_hidden_layers": 40, "hidden_size": 16},
@@ -46,7 +45,7 @@ def test_an_estimate_is_within_twice_the_truth(sizes, tmp_path, monkeypatch):
 def planned(job: MergeJob) -> Worker:
     """A worker in a folder that is begun."""
     plan = plan_of(job)
-    manifest = Manifest.of(job.configuration, job.config, job.options, plan)
+    manifest = manifest_of(job, plan)
     job = MergeJob(**{**vars(job), "plan": manifest.digest})
     if not job.work.exists:
         Path(job.out_path).mkdir(exist_ok=True)

@@ -11,8 +11,8 @@ from unit_merges import assert_finished, changed, killed_at_random, merge
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.record.check import read_record
+from mergekit_ram.units.driver import progress_text
 from mergekit_ram.units.folder import WORK_FOLDER
-from mergekit_ram.units.progress import progress_text
 
 
 def test_the_folder_is_that_of_mergekit_yaml(undisturbed, tmp_path):
@@ -79,7 +79,7 @@ def test_an_input_that_changed_between_two_tries_is_refused_by_name(plus, tmp_pa
         result = merge(plus.recipe, out)
     assert result.exit_code == 1
     line = result.output.strip().splitlines()[-1]
-    assert f"model {agent.parent}, whose files have changed" in line
+    assert f"model {agent.parent} with other files" in line
     assert "--restart" in line
 
 
@@ -88,7 +88,7 @@ def test_another_plan_is_refused_and_restart_begins_anew(plus, tmp_path):
     begun(plus, out)
     result = merge(plus.recipe, out, "--out-shard-size", "30K")
     assert result.exit_code == 1
-    assert "an unfinished merge lies in it, of --out-shard-size" in result.output
+    assert "an unfinished merge lies in it, of another --out-shard-size" in result.output
     result = merge(plus.recipe, out, "--out-shard-size", "30K", "--restart")
     assert result.exit_code == 0, result.output
     assert_finished(out, plus.weights)
@@ -108,7 +108,7 @@ def test_units_that_other_machines_do_make_one_model(plus, tmp_path):
 
 def test_the_progress_of_an_unfinished_merge_is_told(plus, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(InputError, match=f"^{out}: there is no such folder"):
+    with pytest.raises(InputError, match=f"^{out}: no such folder"):
         progress_text(out)
     out.mkdir()
     assert progress_text(out) == f"{out}: no unfinished merge\n"
@@ -116,7 +116,7 @@ def test_the_progress_of_an_unfinished_merge_is_told(plus, tmp_path):
     text = progress_text(out)
     assert "an unfinished merge of 4 models" in text
     assert "merging" in text
-    assert "The same command again resumes from here" in text
+    assert "The same command resumes from here" in text
 
 
 def test_shards_before_counts_are_refused(plus, tmp_path):
@@ -124,7 +124,7 @@ def test_shards_before_counts_are_refused(plus, tmp_path):
     recipe.write_text(plus.recipe.read_text().replace(": ram\n", ": ram_plus\n"))
     result = merge(recipe, tmp_path / "out", "--units", "3:4")
     assert result.exit_code == 1
-    assert "which count, are not done; no shard can be written before" in result.output
+    assert "units that are needed first are not done: 0." in result.output
 
 
 def test_recorded_counts_are_used_and_nothing_is_counted(plus, tmp_path):

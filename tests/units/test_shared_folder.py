@@ -87,8 +87,7 @@ def test_the_status_of_a_folder_that_is_not_there_is_an_error(tmp_path):
     result = CliRunner().invoke(main, ["status", str(tmp_path / "nope")])
     assert result.exit_code == 1
     assert result.output == (
-        f"Error: {tmp_path / 'nope'}: there is no such folder. Give the folder of a merge by "
-        "units.\n"
+        f"Error: {tmp_path / 'nope'}: no such folder. Give the folder of a merge by units.\n"
     )
 
 
@@ -122,5 +121,5 @@ def test_a_late_task_of_a_merge_with_adapters_leaves_no_trace(with_adapter, capl
     before = contents(with_adapter.parent)
     result = merge(with_adapter, out, "--finalise")
     assert result.exit_code == 0, result.output
-    assert told(caplog)[-1].endswith("there is nothing left to do. --restart merges anew.")
+    assert told(caplog)[-1].endswith("nothing is left to do. --restart merges anew.")
     assert contents(with_adapter.parent) == before

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from models import Trio, save_tokenizer
+from pydantic import ValidationError
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.cli import main
@@ -31,7 +33,6 @@ FORGED: dict[str, Callable[[Forgery], object]] = {
     "not counted": lambda r: r["counts"][0].__setitem__(1, None),
     "a tensor less": lambda r: r["counts"].pop(),
     "a tensor more": lambda r: r["counts"].append(r["counts"][0]),
-    "a file": lambda r: r.update(file="../../x"),
 }
 
 
@@ -46,17 +47,19 @@ def test_a_forged_receipt_of_counts_is_not_believed(forgery, begun):
     assert work.receipt(unit) is not None
     receipt = json.loads(path.read_text())
     FORGED[forgery](receipt)
-    # With a digest of its own that is right.
-    path.write_text(Receipt.model_validate(receipt).sealed().model_dump_json())
+    text = json.dumps(receipt)
+    with suppress(ValidationError):
+        # With a digest of its own that is right, unless it is no receipt at all.
+        text = Receipt.model_validate(receipt).sealed().model_dump_json()
+    path.write_text(text)
     assert work.receipt(unit) is None
 
 
-@pytest.mark.parametrize("file", ["../../x", "/etc/hostname", "unit-00000-x.safetensors", None])
-def test_a_forged_receipt_of_a_shard_is_not_believed(begun, file):
+def test_a_forged_receipt_of_a_shard_is_not_believed(begun):
     work, unit, path = begun(-1)
     assert work.receipt(unit) is not None
     receipt = Receipt.model_validate_json(path.read_bytes())
-    path.write_text(receipt.model_copy(update={"file": file}).sealed().model_dump_json())
+    path.write_text(receipt.model_copy(update={"tensors": ()}).sealed().model_dump_json())
     assert work.receipt(unit) is None
 
 

@@ -26,7 +26,7 @@ from mergekit_ram.plan import folder as folders
 from mergekit_ram.units import driver, finish
 from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
 
-REFUSALS = ("so that nothing can be finalised", "no unfinished merge lies in it")
+REFUSALS = ("units that are needed first are not done", "no unfinished merge lies in it")
 
 
 class Actor:
