@@ -75,7 +75,7 @@ def run_merge(
             recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
         run(merge_config, out_path, options, config_source)
         if session.recorder is not None:
-            base = session.recorder.ledger.merges[0].base_model
+            base = session.recorder.counter.merges[0].base_model
             base_files.copy_base_files(base, merge_config, out_path, options)
 
 
@@ -126,7 +126,8 @@ def plan_weights(config: MergeConfiguration, options: MergeOptions) -> MergeReco
     Raises:
         RamError: models, parameters or mergekit are not as they have to be.
     """
-    return MergeRecorder.of(*rehearse(config, options).mergekit_ram_plan)
+    recorder: MergeRecorder = rehearse(config, options).mergekit_ram_recorder
+    return recorder
 
 
 def rehearse(config: MergeConfiguration, options: MergeOptions) -> Any:

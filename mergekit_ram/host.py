@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from mergekit.config import MergeConfiguration
 from mergekit.graph import Task
@@ -27,12 +27,10 @@ from mergekit_ram.execution import current_session, generate_card, is_of_hub, is
 from mergekit_ram.execution import run_merge as run_merge
 from mergekit_ram.execution import run_raw as run_raw
 from mergekit_ram.methods import METHODS as METHODS
-from mergekit_ram.methods import RamDirectionsMerge, RamMerge
-from mergekit_ram.models.loads import PlannedOutput
+from mergekit_ram.methods import RamMerge
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
 from mergekit_ram.plan import folder, inventory, recipe, tasks, warnings, writing
-from mergekit_ram.record.counter import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.switches import is_replaced, wrap
 
@@ -50,14 +48,6 @@ TASK_FIELDS = frozenset(
         "out_dtype",
     }
 )
-
-
-class _Plan(NamedTuple):
-    """What the record of a plan's merges is made of."""
-
-    method: str
-    counter: OverlapCounter
-    output: PlannedOutput
 
 
 _held: weakref.WeakValueDictionary[tuple[int, str], ExitStack] = weakref.WeakValueDictionary()
@@ -154,18 +144,16 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     ]
     output = inventory.check_plan(merges, prepared, out_config)
     warnings.warn_about_idle_merges(merges)
-    has_sides = isinstance(method, RamDirectionsMerge)
     planned = tasks.plan_merges(
         merges,
-        output.loads,
+        output,
         quiet=planner.options.quiet,
         device=tasks.counting_device(planner.options),
         ties_embeddings=is_tied(out_config),
-        layouts=prepared.layout.sides if prepared.layout and has_sides else None,
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    planner.mergekit_ram_plan = _Plan(method.spec.name, planned.counter, output)
+    planner.mergekit_ram_recorder = MergeRecorder.of(method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(
@@ -176,13 +164,13 @@ def _plan_to_disk(
     mergekit's executor looks through a list of all targets after every task.
     """
     planned = wrapped(*args, **kwargs)
-    plan = getattr(planner, "mergekit_ram_plan", None)
-    if plan is None:
+    recorder = getattr(planner, "mergekit_ram_recorder", None)
+    if recorder is None:
         return planned
     referenced = planner.config.referenced_models()
     inputs = [part.path for model in referenced for part in (model.model, model.lora) if part]
     return [
-        _guard(plan, task, inputs) if isinstance(task, FinalizeModel) else task
+        _guard(recorder, task, inputs) if isinstance(task, FinalizeModel) else task
         for task in planned
         if not isinstance(task, SaveTensor)
     ]
@@ -201,23 +189,22 @@ def _finalize_raw(
     warnings.say_whose_method(method)
     output = inventory.check_plan(merges)
     warnings.warn_about_idle_merges(merges)
-    planned = tasks.plan_merges(merges, output.loads)
+    planned = tasks.plan_merges(merges, output)
     pairs = zip(saves, planned.tasks, strict=True)
     saves[:] = [save.model_copy(update={"tensor_task": merge}) for save, merge in pairs]
     last = wrapped(*args, **kwargs)
     inputs = [os.path.dirname(model.model.path) for model in merges[0].model_order]
-    guarded = _guard(_Plan(method, planned.counter, output), last, inputs)
+    guarded = _guard(MergeRecorder.of(method, planned.counter, output), last, inputs)
     saves.clear()
     return guarded
 
 
-def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]:
+def _guard(recorder: MergeRecorder, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]:
     """Check and lock the output folder before the long passes, and exchange the writing tasks.
 
     mergekit makes the folder when it writes. Without a session the last task releases it.
     """
     session, out_path = current_session.get(), last.writer_task.out_path
-    recorder = MergeRecorder.of(*plan)
     held = ExitStack() if session is None else session.held
     if session is None:
         # Planned anew by the same thread, which merges one at a time: the earlier plan is given up.
@@ -225,7 +212,7 @@ def _guard(plan: _Plan, last: FinalizeModel, inputs: Sequence[str]) -> Task[Any]
         _held.pop(key, held).close()
         _held[key] = held
     if not is_shared.get():
-        folder.check_output(out_path, plan.output.size, inputs)
+        folder.check_output(out_path, recorder.output.size, inputs)
         held.enter_context(folder.lock_folder(out_path))
     if session is None:
         return writing.guard_writing(last, recorder, held.close)

@@ -112,11 +112,11 @@ def hushed(is_said: Callable[[logging.LogRecord], bool] = lambda record: False) 
         LOG.removeFilter(filtered)
 
 
-def some(names: Sequence[str], limit: int = NAMED) -> str:
+def some(names: Sequence[str]) -> str:
     """The first names of a list, and the number of the others.
 
     >>> some(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    more = f" and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

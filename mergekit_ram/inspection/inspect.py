@@ -29,7 +29,7 @@ from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Directions, Walk
 from mergekit_ram.kernels.directions import RIDGE
 from mergekit_ram.models.groups import agent_places
-from mergekit_ram.models.transformers_layout import sides_of_model
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.record.build import different, setting
 from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.findings import noted
@@ -157,8 +157,7 @@ def _directions(plan: Plan, wanted: bool | None) -> Directions | None:
     if wanted is False:
         return None
     ridge = plan.ridges.most_common(1)[0][0] if plan.ridges else RIDGE
-    base = next((merge.base_model for merge in plan.merges if merge.base_model), None)
-    found = Directions(ridge, sides_of_model(base))
+    found = Directions(ridge, plan.recorder.output.sides or Sides({}))
     if wanted or plan.ridges:
         return found
     needed = operations(plan, found.layouts)

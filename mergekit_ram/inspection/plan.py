@@ -83,11 +83,13 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
         with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
             recorder = execution.plan_weights(inspected, options)
     ridges: Counter[float] = Counter()
-    for merge in recorder.ledger.merges:
+    for merge in recorder.counter.merges:
         size = recorder.output.sizes.get(merge.output_weight.name)
         if "ridge" in merge.parameters:
             ridges[merge.parameters["ridge"]] += size.written if size else 0
-    return Plan(config, options, recorder, tuple(map(_by_ram_plus, recorder.ledger.merges)), ridges)
+    return Plan(
+        config, options, recorder, tuple(map(_by_ram_plus, recorder.counter.merges)), ridges
+    )
 
 
 def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:

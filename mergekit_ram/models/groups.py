@@ -1,8 +1,10 @@
-"""The tensors of one planned merge, loaded by mergekit's own tasks outside of its graph."""
+"""A planned merge outside of mergekit's graph: which tensors it loads, and its tensors loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +13,110 @@ import torch
 from mergekit import merge_methods
 from mergekit.common import ModelReference, dtype_from_name
 from mergekit.graph import Task
+from mergekit.io import ShardedTensorIndex
+from mergekit.io.tasks import LoaderCache, LoadTensor
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup, TensorMetadata
 from mergekit.merge_methods.buffers import copy_non_floating_buffer
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
-from mergekit.tokenizer import BuildTokenizer
+from mergekit.tokenizer import BuildTokenizer, PermutedVocabulary
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, Note
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.tensors import agent_name
 
+RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
+"""Looked up, not imported: a process that has not imported it has none of its tasks."""
+
+DIGEST_LENGTH = 16
+"""Hexadecimal digits; two different plans agree by chance once in 2**64."""
+
 Tokenizers = dict[Task[Any], Any]
 """Tokenizers that were built already, by the task that builds them."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One model's part in a merge, whichever of mergekit's tasks loads it."""
+
+    model: str
+    index: ShardedTensorIndex
+    names: tuple[str, ...]
+    dtype: str | None
+    optional: bool
+    reference: ModelReference | None = None
+
+
+def loads_below(task: Task[Any]) -> Iterator[Load]:
+    """The loading tasks below a gathering task."""
+    raw = sys.modules.get(RAW_LOADER_MODULE)
+    if isinstance(task, LoadTensor):
+        names = (task.tensor, *(task.aliases or ()), *(task.tied_names or ()))
+        index = LoaderCache().get(task.model).index
+        yield Load(str(task.model), index, names, task.dtype, task.optional, task.model)
+    elif raw is not None and isinstance(task, raw.SimpleLoadTensor):
+        index = raw.SimpleLoaderCache().get(task.model).index
+        yield Load(task.model, index, (task.tensor_name,), task.dtype, optional=True)
+    else:
+        for argument in task.arguments().values():
+            yield from loads_below(argument)
+
+
+PlannedLoads = dict[str, list[Load]]
+"""What is loaded for each weight of the output."""
+
+
+@dataclass(frozen=True)
+class TensorSize:
+    """Bytes of one weight of the output."""
+
+    read: int
+    """Of all models together."""
+    written: int
+    numel: int
+    """Parameters of the base's; 0 of a tensor that is copied."""
+
+
+@dataclass(frozen=True)
+class PlannedOutput:
+    """What a plan will read and write."""
+
+    sizes: Mapping[str, TensorSize]
+    """By weight, as far as a model holds it."""
+    dtypes: tuple[str, ...]
+    """Names of their dtypes."""
+    loads: PlannedLoads
+    notes: tuple[Note, ...] = ()
+    """Warnings about the models."""
+    sides: Sides | None = None
+    """Of the model's matrices; None where transformers cannot build the model."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all weights that are written."""
+        return sum(size.written for size in self.sizes.values())
+
+
+def loading_digest(merge: ExecuteMergeMethodTask, loads: Iterable[Load]) -> str:
+    """What a merge loads, and how it is aligned and rounded before it is counted.
+
+    Equal for the same tensors of the same models, wherever they are computed on.
+    """
+    gathering = merge.gather_tensors
+    lines = [type(gathering).__name__, str(merge.base_model), str(merge.dtype)]
+    lines += [f"{load.model} {load.names} {load.dtype}" for load in loads]
+    if isinstance(gathering, PermutedVocabulary):
+        tokenizer = gathering.tokenizer_task
+        lines += [
+            f"{tokenizer.tokenizer_source} {tokenizer.add_tokens} {gathering.pad_to_multiple_of}",
+            *sorted(f"{name} {how}" for name, how in dict(gathering.tokens or {}).items()),
+        ]
+    return short_digest(lines)
+
+
+def short_digest(lines: Iterable[str]) -> str:
+    """A digest of some lines of text."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from mergekit.architecture.auto import infer_vocabulary_axes
-from mergekit.common import ModelReference, get_auto_cls
+from mergekit.common import get_auto_cls
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from transformers import conversion_mapping, core_model_loading
 
@@ -174,12 +174,6 @@ def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLa
     except Exception as error:  # other people's code may be in it
         LOG.info("transformers cannot build this architecture: %s", one_line(error), exc_info=True)
         return None
-
-
-def sides_of_model(model: ModelReference | None) -> Sides:
-    """The sides of a checkpoint's matrices; none where its model cannot be built."""
-    layout = None if model is None else layout_of(model.config())
-    return Sides({}) if layout is None else layout.sides
 
 
 def _build(config: Any, trust_remote_code: bool) -> Any:

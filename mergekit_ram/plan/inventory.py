@@ -22,9 +22,15 @@ from mergekit.tokenizer.truncate import TruncatedVocabulary
 
 from mergekit_ram.errors import InputError, Note, tell
 from mergekit_ram.models.checkpoints import TensorHeader
-from mergekit_ram.models.groups import agents_of, lacking_base
+from mergekit_ram.models.groups import (
+    Load,
+    PlannedOutput,
+    TensorSize,
+    agents_of,
+    lacking_base,
+    loads_below,
+)
 from mergekit_ram.models.loader import NamedIndex, headers_of
-from mergekit_ram.models.loads import Load, PlannedOutput, TensorSize, loads_below
 from mergekit_ram.models.names import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
 from mergekit_ram.plan.warnings import Rounding
@@ -156,6 +162,7 @@ def check_plan(
         dtypes=tuple(sorted(str(dtype).split(".")[-1] for dtype in inventory.dtypes)),
         loads=inventory.loads,
         notes=(*(prepared.notes if prepared else ()), *notes),
+        sides=prepared.layout.sides if prepared and prepared.layout else None,
     )
 
 

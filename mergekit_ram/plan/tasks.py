@@ -22,6 +22,7 @@ from pydantic import PrivateAttr
 from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.methods import needs_counting, with_rescale
 from mergekit_ram.models.groups import (
+    PlannedOutput,
     Tokenizers,
     agents_of,
     check_base_present,
@@ -32,8 +33,6 @@ from mergekit_ram.models.groups import (
     settings_of,
     tensor_group,
 )
-from mergekit_ram.models.loads import PlannedLoads
-from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
 from mergekit_ram.record import reuse
@@ -183,30 +182,28 @@ class PlannedMerges:
 
 def plan_merges(
     merges: Sequence[ExecuteMergeMethodTask],
-    loads: PlannedLoads,
+    output: PlannedOutput,
     *,
     quiet: bool = False,
     device: str | None = None,
     ties_embeddings: bool = False,
-    layouts: Sides | None = None,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
 
     Args:
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
-        loads: of every weight.
+        output: of the plan.
         quiet: no progress bar in the counting pass.
         device: to count on; by default the one that the executor computes on.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
-        layouts: of the output's tensors, for a method that asks for the side of a matrix.
 
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
-    recorded = reuse.recorded_counts(once, loads) if needs_pass else None
+    recorded = reuse.recorded_counts(once, output.loads) if needs_pass else None
     counter = OverlapCounter(once, quiet=quiet, recorded=recorded)
     statistics = None
     if needs_pass:
@@ -216,8 +213,8 @@ def plan_merges(
     tasks = []
     for merge in merges:
         task = RamMergeTask(**{**dict(merge), "statistics": statistics})
-        if layouts is not None:
-            task._layout = layouts.find(task.output_weight.name)
+        if output.sides is not None:
+            task._layout = output.sides.find(task.output_weight.name)
         if id(merge) in counted_here:
             task._take = counter.add
         tasks.append(task)

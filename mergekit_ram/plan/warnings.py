@@ -12,8 +12,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.errors import Note
 from mergekit_ram.models.checkpoints import TensorHeader
-from mergekit_ram.models.groups import agent_places
-from mergekit_ram.models.loads import Load
+from mergekit_ram.models.groups import Load, agent_places
 from mergekit_ram.switches import DISABLE_VARIABLE, QUIET_VARIABLE, is_set
 
 LOG = logging.getLogger("mergekit_ram")

@@ -22,7 +22,7 @@ from mergekit_ram.record.schema import FileRecord, Finding, ModelRecord, Overlap
 if TYPE_CHECKING:
     import torch
 
-    from mergekit_ram.models.loads import PlannedLoads
+    from mergekit_ram.models.groups import PlannedLoads
 
 SEED = "mergekit-ram 1"
 """Of the places that are read; another one makes other digests."""

@@ -11,14 +11,8 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.models.groups import AgentPlaces, agent_places, factor_of
 from mergekit_ram.names import labels
-from mergekit_ram.overlap import (
-    LARGE_RESCALE,
-    LARGE_RESCALE_ADVICE,
-    SUSPICIOUS_DENSITY,
-    AgentOverlap,
-    OverlapStatistics,
-    TensorOverlap,
-)
+from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.findings import findings_at_once
 from mergekit_ram.record.reuse import RecordedCounts
 
 LOG = logging.getLogger("mergekit_ram")
@@ -75,13 +69,16 @@ class OverlapCounter:
         self.statistics = OverlapStatistics(tensors=tuple(counted))
         places = agent_places(self.merges)
         names = labels([agent.model for agent in self.statistics.agents])
+        at_work: list[tuple[AgentOverlap, list[float]]] = []
         for name, agent in zip(names, self.statistics.agents, strict=True):
-            at_work = places_at_work(places[agent.model])
-            factors = [factor_of(merge, model, agent) for merge, model in at_work]
+            working = places_at_work(places[agent.model])
+            factors = [factor_of(merge, model, agent) for merge, model in working]
             self.lines.append(_agent_line(name, agent, factors))
             LOG.info("%s", self.lines[-1])
             if factors:
-                _warn(agent, max(factors))
+                at_work.append((agent, factors))
+        for finding in findings_at_once(at_work):
+            LOG.warning("%s", finding.text)
         return self.statistics
 
 
@@ -106,20 +103,3 @@ def _agent_line(name: str, agent: AgentOverlap, factors: Sequence[float]) -> str
         f"unique {agent.unique:,}, ρ {agent.overlap_unique_ratio:.4g}, "
         f"λ {f'{low:.4f}' if low == high else f'{low:.4f} to {high:.4f}'}"
     )
-
-
-def _warn(agent: AgentOverlap, factor: float) -> None:
-    if not agent.active:
-        LOG.warning(
-            "agent %s equals the base within epsilon everywhere and contributes nothing",
-            agent.model,
-        )
-    elif agent.density > SUSPICIOUS_DENSITY:
-        LOG.warning(
-            "agent %s differs from the base in %.1f %% of all parameters: it was not trained "
-            "from this base, or not by sparse updates",
-            agent.model,
-            100 * agent.density,
-        )
-    if agent.active and factor > LARGE_RESCALE:
-        LOG.warning("agent %s: λ is %.4g: %s", agent.model, factor, LARGE_RESCALE_ADVICE)

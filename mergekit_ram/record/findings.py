@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from mergekit_ram.errors import Note
-from mergekit_ram.overlap import LARGE_RESCALE, LARGE_RESCALE_ADVICE, SUSPICIOUS_DENSITY
+from mergekit_ram.overlap import (
+    LARGE_RESCALE,
+    LARGE_RESCALE_ADVICE,
+    SUSPICIOUS_DENSITY,
+    AgentOverlap,
+)
 from mergekit_ram.record.build import Place, different
 from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, TensorRecord
 from mergekit_ram.text import some
@@ -24,9 +29,6 @@ ANOTHER_RULE = (
 
 HALF = 0.5
 """Of λ − 1: less than that survives the output dtype."""
-
-NAMED = 3
-"""Parts of the model that a finding names."""
 
 NOTEWORTHY_SHARE = 0.01
 """Of all parameters: a kind of tensors with fewer is too small to be news."""
@@ -64,9 +66,8 @@ def _about_model(record: OverlapRecord) -> Iterator[Finding]:
         )
     untouched = list(untouched_parts(record.tensors)) if changing else []
     if untouched:
-        yield Finding(
-            code="untouched-tensors", text=f"Changed by no agent: {some(untouched, NAMED)}."
-        )
+        text = f"Changed by no agent: {some(untouched)}."
+        yield Finding(code="untouched-tensors", text=text)
 
 
 def _is_by_weights(record: OverlapRecord) -> bool:
@@ -81,16 +82,8 @@ def _shares_most(agent: AgentRecord) -> bool:
 
 def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
     changing = [agent for agent in record.agents if agent.active]
-    idle = {a.model: "" for a in record.agents if not a.active and a.weight != 0}
-    yield from _found("equals-base", "{} equals the base within ε and contributes nothing.", idle)
-    dense = {
-        a.model: f"{100 * a.density:.1f} %" for a in changing if a.density > SUSPICIOUS_DENSITY
-    }
-    yield from _found(
-        "dense-agent",
-        "{} changed nearly all parameters: this is no sparse update, or not the base of its "
-        "training.",
-        dense,
+    yield from findings_at_once(
+        (agent, different(agent.rescale)) for agent in record.agents if agent.weight != 0
     )
     has_others = _is_by_weights(record) and len(record.agents) > 1
     few = {
@@ -104,18 +97,37 @@ def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
         f"has next to nothing to act on. {ANOTHER_RULE}",
         few,
     )
-    large = {a.model: max(different(a.rescale)) for a in changing}
-    yield from _found(
-        "large-rescale",
-        f"λ of {{}} is above {LARGE_RESCALE:g}: {LARGE_RESCALE_ADVICE}",
-        {name: f"{value:.4g}" for name, value in large.items() if value > LARGE_RESCALE},
-    )
     # What λ does to so few parameters no dtype changes.
     lost = {a.model: _lost_rescale(a) for a in changing if a.model not in few}
     yield from _found(
         "rescale-lost",
         f"λ of {{}} is mostly rounded away in {record.out_dtype}. `out_dtype: float32` keeps it.",
         {name: said for name, said in lost.items() if said},
+    )
+
+
+def findings_at_once(
+    agents: Iterable[tuple[AgentRecord | AgentOverlap, Collection[float]]],
+) -> Iterator[Finding]:
+    """The findings that are warned of as soon as all is counted.
+
+    Args:
+        agents: those that take part, with their different λ.
+    """
+    agents = list(agents)
+    idle = {agent.model: "" for agent, _ in agents if not agent.active}
+    yield from _found("equals-base", "{} equals the base within ε and contributes nothing.", idle)
+    yield from _found(
+        "dense-agent",
+        "{} changed nearly all parameters: this is no sparse update, or not the base of its "
+        "training.",
+        {a.model: f"{100 * a.density:.1f} %" for a, _ in agents if a.density > SUSPICIOUS_DENSITY},
+    )
+    large = {agent.model: max(factors) for agent, factors in agents if agent.active}
+    yield from _found(
+        "large-rescale",
+        f"λ of {{}} is above {LARGE_RESCALE:g}: {LARGE_RESCALE_ADVICE}",
+        {name: f"{value:.4g}" for name, value in large.items() if value > LARGE_RESCALE},
     )
 
 

@@ -13,8 +13,15 @@ from typing import Any
 from mergekit.common import ModelReference
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.models.groups import AgentPlaces, agent_places, agents_of, factor_of
-from mergekit_ram.models.loads import PlannedLoads, PlannedOutput, loading_digest
+from mergekit_ram.models.groups import (
+    AgentPlaces,
+    PlannedLoads,
+    PlannedOutput,
+    agent_places,
+    agents_of,
+    factor_of,
+    loading_digest,
+)
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.build import counted_fields, layer_records, setting
 from mergekit_ram.record.contents import InputFiles, model_records, written_files
@@ -49,32 +56,32 @@ class MergeRecorder:
 
     Args:
         method: the merge method.
-        ledger: of the plan.
+        counter: of the plan.
         output: what the plan reads and writes, and warned of.
         models: the files that are merged, as they were when the merge was planned.
         inputs: tells whether they are still the same.
     """
 
     method: str
-    ledger: OverlapCounter
+    counter: OverlapCounter
     output: PlannedOutput
     models: tuple[ModelRecord, ...]
     inputs: InputFiles
 
     @classmethod
-    def of(cls, method: str, ledger: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
+    def of(cls, method: str, counter: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
         """Look at the models' files now, since they may be gone when the merge is done.
 
         Raises:
             InputError: a file is missing or broken.
         """
         inputs = InputFiles.of(output.loads)
-        return cls(method, ledger, output, model_records(output.loads), inputs)
+        return cls(method, counter, output, model_records(output.loads), inputs)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
         """The record of the merge as far as it is when first asked for; None without counts."""
-        statistics, merges = self.ledger.statistics, self.ledger.merges
+        statistics, merges = self.counter.statistics, self.counter.merges
         if statistics is None:
             return None
         places = agent_places(merges)
@@ -86,8 +93,8 @@ class MergeRecorder:
             agents=tuple(agent_record(agent, places[agent.model]) for agent in statistics.agents),
             tensors=tensors,
             layers=layer_records(tensors),
-            seconds=round(self.ledger.seconds, 3),
-            counts_from=self.ledger.counts_from,
+            seconds=round(self.counter.seconds, 3),
+            counts_from=self.counter.counts_from,
         )
 
     def composed(self, findings: Iterable[Finding] = (), **given: Any) -> OverlapRecord:
@@ -97,7 +104,7 @@ class MergeRecorder:
             findings: that do not follow from the record's figures.
             given: fields of the record.
         """
-        merges = self.ledger.merges
+        merges = self.counter.merges
         record = OverlapRecord(
             base=", ".join(dict.fromkeys(str(merge.base_model) for merge in merges)),
             epsilon=given["settings"].epsilon,
@@ -119,9 +126,9 @@ class MergeRecorder:
         if self.record is not None:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
-            if not self.ledger.quiet and logging.getLogger().isEnabledFor(logging.WARNING):
+            if not self.counter.quiet and logging.getLogger().isEnabledFor(logging.WARNING):
                 # The agents were told of by INFO as soon as all was counted.
-                lines = [] if LOG.isEnabledFor(logging.INFO) else self.ledger.lines
+                lines = [] if LOG.isEnabledFor(logging.INFO) else self.counter.lines
                 found = [f for f in record.findings if f.code not in WARNED_OF]
                 for line in (*lines, *(f"finding: {finding.text}" for finding in found)):
                     DONE.info("%s", line)

@@ -9,8 +9,7 @@ from pathlib import Path
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.errors import InputError, PlanError
-from mergekit_ram.models.groups import agents_of
-from mergekit_ram.models.loads import Load, PlannedLoads, loading_digest
+from mergekit_ram.models.groups import Load, PlannedLoads, agents_of, loading_digest
 from mergekit_ram.overlap import OverlapStatistics
 from mergekit_ram.record.check import differences, read_record
 from mergekit_ram.record.contents import model_records

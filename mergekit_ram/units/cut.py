@@ -77,7 +77,7 @@ class PlannedUnits:
 
     @property
     def counter(self) -> OverlapCounter:
-        return self.recorder.ledger
+        return self.recorder.counter
 
     @property
     def counts(self) -> tuple[Unit, ...]:
@@ -106,8 +106,8 @@ def cut(targets: Sequence[Task[Any]], shard_size: int) -> PlannedUnits:
     merges = [save.tensor_task for save in saves.values()]
     needs_counts = any(isinstance(m, RamMergeTask) and m.statistics is not None for m in merges)
     reads: list[Row] = []
-    if needs_counts and recorder.ledger.recorded is None:
-        names = [merge.output_weight.name for merge in recorder.ledger.merges]
+    if needs_counts and recorder.counter.recorded is None:
+        names = [merge.output_weight.name for merge in recorder.counter.merges]
         reads = [(name, sizes[name].read, False) for name in names if name in sizes]
     # Rows are known only when such a tensor is merged, so it gets its own shard.
     aligned = {name for name, save in saves.items() if _is_aligned(save)}

@@ -15,7 +15,7 @@ from mergekit_ram.cli import main
 from mergekit_ram.inspection.inspect import inspect
 from mergekit_ram.inspection.plan import operations, plan_inspection
 from mergekit_ram.kernels.solutions import Dual, Primal, fewest_operations
-from mergekit_ram.models.transformers_layout import sides_of_model
+from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.record.schema import OverlapRecord
 
 
@@ -126,7 +126,7 @@ def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypa
 def test_what_they_cost_is_known_from_shapes(trio: Trio):
     config = MergeConfiguration.model_validate(trio.config("ram_plus"))
     plan = plan_inspection(config, MergeOptions(quiet=True))
-    found = operations(plan, sides_of_model(None))
+    found = operations(plan, Sides({}))
     matrices = [tensor.shape for tensor in trio.base.values() if tensor.ndim == 2]
     assert found == pytest.approx(sum(fewest_operations(3, *shape) for shape in matrices))
     assert all(

@@ -98,9 +98,7 @@ def test_an_agent_that_is_the_base_is_warned_of(trio: Trio, method, caplog):
     with caplog.at_level(logging.WARNING, logger="mergekit_ram"):
         trio.merge(method)
     (message,) = [r.message for r in caplog.records if str(agent(trio)) in r.message]
-    assert message == (
-        f"agent {agent(trio)} equals the base within epsilon everywhere and contributes nothing"
-    )
+    assert message == (f"{agent(trio)} equals the base within ε and contributes nothing.")
 
 
 @BOTH
@@ -113,8 +111,8 @@ def test_an_agent_of_another_base_is_warned_of_with_its_density(trio: Trio, meth
     (message,) = [r.message for r in caplog.records if str(agent(trio)) in r.message]
     assert 95 < density < 100
     assert message == (
-        f"agent {agent(trio)} differs from the base in {density:.1f} % of all parameters: it was "
-        "not trained from this base, or not by sparse updates"
+        f"{agent(trio)} ({density:.1f} %) changed nearly all parameters: this is no sparse update, "
+        "or not the base of its training."
     )
 
 

@@ -33,7 +33,7 @@ def test_an_ordinary_merge_ends_with_a_line_per_agent_and_finding(trio: Trio, me
     coder, tool, memory = trio.agents
     write_weights(Path(memory), trio.base, Path(trio.base_path))
     lines = said(trio, method=method)
-    start = f"agent {memory} equals the base within epsilon everywhere"
+    start = f"{memory} equals the base within ε"
     assert sum(line.startswith(start) for line in lines) == 1
     told = [line for line in lines if "density" in line]
     assert len(told) == 3
