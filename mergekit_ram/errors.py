@@ -144,9 +144,14 @@ def mismatch(part: str) -> HostError:
 
 
 def host_error(error: Exception) -> Exception:
-    """An error that names both versions, whatever a strange mergekit made of our code."""
+    """An error that names versions: both of them where a strange mergekit made our code fail."""
     if isinstance(error, RamError):
         return error
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "mergekit":
+        return HostError(
+            f"mergekit-ram {version('mergekit-ram')} cannot be imported: {one_line(error)}. "
+            "Install it again."
+        )
     return mismatch(f"a part that it needs ({type(error).__name__}: {one_line(error)})")
 
 

@@ -70,10 +70,10 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
     "--units",
     "only",
     type=UnitRange(),
-    help="Do these units alone, others are done elsewhere; --finalise makes the model of them.",
+    help="Do these units and nothing else; --finalise, in one process, makes the model.",
 )
 @click.option(
-    "--finalise", is_flag=True, help="Do no unit; finish a merge whose units are all done."
+    "--finalise", is_flag=True, help="Do no unit: make the model of units that are all done."
 )
 @click.option(
     "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."

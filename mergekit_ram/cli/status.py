@@ -59,7 +59,7 @@ def _rows(check: bool) -> dict[str, str]:
     return {
         "mergekit-ram": __version__,
         **versions,
-        "numba": _numba(),
+        "numba": _numba(check and not problems["torch"]),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "autoload": _autoload(problems["torch"]),
         **{
@@ -88,16 +88,23 @@ def _problem(package: str, check: bool) -> str | None:
     return None
 
 
-def _numba() -> str:
+def _numba(check: bool) -> str:
     version = _version("numba")
     if version is None:
         return "not installed"
     off = [f"{name}={os.environ[name]}" for name, is_off in _NUMBA_SWITCHES.items() if is_off(name)]
-    return f"{version}, compiled loops " + (f"off: {off[0]} is set" if off else "on")
+    if off:
+        return f"{version}, compiled loops off: {off[0]} is set"
+    if not check:
+        return f"{version}, compiled loops not switched off; --check tries them"
+    from mergekit_ram.kernels.ram import why_not
+
+    problem = why_not()
+    return f"{version}, compiled loops " + (f"off: {problem}" if problem else "on")
 
 
 _NUMBA_SWITCHES = {
-    NATIVE_VARIABLE: lambda name: name in os.environ and not is_set(name),
+    NATIVE_VARIABLE: lambda name: bool(os.environ.get(name, "").strip()) and not is_set(name),
     "NUMBA_DISABLE_JIT": is_set,
 }
 

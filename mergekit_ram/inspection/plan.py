@@ -17,7 +17,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 from pydantic import BaseModel
 
-from mergekit_ram import host
+from mergekit_ram import execution
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.kernels.solutions import fewest_operations
@@ -71,7 +71,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
             "all agents were trained from. Add it."
         )
     if config.merge_method in METHOD_NAMES:
-        recorder = host.plan_weights(config, options)
+        recorder = execution.plan_weights(config, options)
     else:
         warn_about_parameters(config, method.spec)
         _rehearse(config, options)
@@ -81,7 +81,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
         )
         # A merge by ram_plus may be idle where one by another method is not.
         with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
-            recorder = host.plan_weights(inspected, options)
+            recorder = execution.plan_weights(inspected, options)
     ridges: Counter[float] = Counter()
     for merge in recorder.counter.merges:
         size = recorder.output.sizes.get(merge.output_weight.name)
@@ -95,7 +95,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
 def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:
     """Let mergekit plan the merge, so that what it refuses is refused."""
     try:
-        host.rehearse(config, options)
+        execution.rehearse(config, options)
     except RamError:
         raise
     except Exception as error:  # methods of others refuse in many ways

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import reference
 import yaml
-from models import read_weights
+from forks import Done, Job, run_all
+from models import Trio, read_weights
 from processes import PLAN_BOTH_WAYS, python
 from reference import same_bits
 from safetensors.torch import load_file
@@ -43,12 +44,26 @@ FIRST_IMPORTS = (
 )
 
 
+@pytest.fixture(scope="module")
+def planned(shared_trio: Trio) -> dict[str, Done]:
+    """What planning by both methods says, by the module that is imported first."""
+    arguments = [shared_trio.folder / "recipe.yml", shared_trio.folder / "out"]
+    return run_all(
+        {first: Job(f"import {first}\n" + PLAN_BOTH_WAYS, arguments) for first in FIRST_IMPORTS}
+    )
+
+
 @pytest.mark.parametrize("first", FIRST_IMPORTS)
-def test_both_methods_are_registered_and_planned_whatever_is_imported_first(first, shared_trio):
-    code = f"import {first}\n" + PLAN_BOTH_WAYS
-    recipe, out = shared_trio.folder / "recipe.yml", shared_trio.folder / "out"
+def test_both_methods_are_registered_and_planned_whatever_is_imported_first(first, planned):
     # Progress bars of the planner go to standard error.
-    assert python(code, recipe, out) == "planned"
+    done = planned[first]
+    assert (done.returncode, done.stdout) == (0, "planned\n"), done.stderr
+
+
+@pytest.mark.parametrize("first", ["torch", "mergekit.scripts.merge_raw_pytorch"])
+def test_the_same_in_a_process_of_its_own(first, shared_trio):
+    recipe, out = shared_trio.folder / "recipe.yml", shared_trio.folder / "out"
+    assert python(f"import {first}\n" + PLAN_BOTH_WAYS, recipe, out) == "planned"
 
 
 def test_planners_work_when_only_their_own_module_is_imported(shared_trio):

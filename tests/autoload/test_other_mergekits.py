@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from forks import Done, Job, run_all
 from models import Trio, read_weights
 from other_mergekits import OLDER, RUN_METHODS, fetch_older, python_with, renamed, write_recipe
 from reference import same_bits
@@ -46,17 +47,25 @@ def merges_alike(folder: Path, first: str, second: str) -> bool:
     return one.keys() == two.keys() and all(same_bits(one[name], two[name]) for name in one)
 
 
+@pytest.fixture(scope="module")
+def ran(linear: Path, shared_trio: Trio) -> dict[str, Done]:
+    """What merging says, by the part that has another name; results lie in folders of that name."""
+    folder, jobs = shared_trio.folder, {}
+    for part, name in PARTS.items():
+        mergekit = renamed(folder / part / "path", part, name)
+        arguments = (linear, folder / part, shared_trio.base_path)
+        jobs[part] = Job(RUN_METHODS, arguments, mergekit)
+    return run_all(jobs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_a_mergekit_with_another_part_merges_by_its_own_methods(
-    part, linear, shared_trio, tmp_path
-):
-    mergekit = renamed(tmp_path / "path", part, PARTS[part])
-    result = python_with(mergekit, "-c", RUN_METHODS, linear, tmp_path, shared_trio.base_path)
+def test_a_mergekit_with_another_part_merges_by_its_own_methods(part, ran, shared_trio):
+    result = ran[part]
     assert result.returncode == 0, result.stderr
     first, *ours, last = result.stdout.splitlines()
     assert [first, last] == ["linear merged"] * 2
-    assert merges_alike(tmp_path, "0", "3")
+    assert merges_alike(shared_trio.folder / part, "0", "3")
     assert "Traceback" not in result.stderr
     if part in HARMLESS:
         assert ours == ["ram merged", "ram_plus merged"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import reference
 import torch
+from forks import Job, run_all
 from processes import PLAN_BOTH_WAYS, python
 from reference import same_bits
 
@@ -21,28 +22,44 @@ OURS = "mergekit_ram.methods True"
 THEIRS = "mergekit.merge_methods.base False"
 
 
-def test_the_environment_switches_everything_off():
-    for value, owner in (("1", THEIRS), ("true", THEIRS), ("0", OURS), ("", OURS)):
-        assert python(OWNER, MERGEKIT_RAM_DISABLE=value) == owner
-    code = "import mergekit_ram; print(mergekit_ram.install())"
-    assert python(code, MERGEKIT_RAM_DISABLE="1") == "False"
-    assert python("import mergekit_ram\n" + OWNER, MERGEKIT_RAM_DISABLE="1") == THEIRS
+ENVIRONMENT = "import os; os.environ[{!r}] = {!r}\n"
+DISABLED = ENVIRONMENT.format("MERGEKIT_RAM_DISABLE", "1")
+UNHOOKED = ENVIRONMENT.format("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+@pytest.mark.parametrize(("value", "owner"), [("1", THEIRS), ("0", OURS)])
+def test_the_environment_switches_everything_off(value, owner):
+    assert python(OWNER, MERGEKIT_RAM_DISABLE=value) == owner
+
+
+def test_off_in_the_environment_is_off_and_so_is_torchs_own_switch():
+    codes = {
+        "true": ENVIRONMENT.format("MERGEKIT_RAM_DISABLE", "true") + OWNER,
+        "nothing": ENVIRONMENT.format("MERGEKIT_RAM_DISABLE", "") + OWNER,
+        "imported": DISABLED + "import mergekit_ram\n" + OWNER,
+        "installed": DISABLED + "import mergekit_ram; print(mergekit_ram.install())",
+        "unhooked": UNHOOKED + OWNER,
+    }
+    done = run_all({name: Job(code) for name, code in codes.items()})
+    assert {name: result.stdout.strip() for name, result in done.items()} == {
+        "true": THEIRS,
+        "nothing": OURS,
+        "imported": THEIRS,
+        "installed": "False",
+        "unhooked": THEIRS,
+    }
+
+
+def test_importing_the_package_switches_on_where_torchs_autoload_is_off(shared_trio):
+    arguments = (shared_trio.folder / "recipe.yml", shared_trio.folder / "out")
+    imports = (
         "import mergekit_ram\n",
         "import mergekit.merge\nimport mergekit_ram\n",
         "import mergekit.merge_methods\nfrom mergekit_ram import RamMerge\n",
-    ],
-)
-def test_importing_the_package_switches_on_where_torchs_autoload_is_off(code, shared_trio):
-    off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    assert python(OWNER, **off) == THEIRS
-    assert python(code + OWNER, **off) == OURS
-    recipe, out = shared_trio.folder / "recipe.yml", shared_trio.folder / "out"
-    assert python(code + PLAN_BOTH_WAYS, recipe, out, **off) == "planned"
+    )
+    code = OWNER + "\n" + PLAN_BOTH_WAYS
+    done = run_all({first: Job(UNHOOKED + first + code, arguments) for first in imports})
+    assert {result.stdout for result in done.values()} == {f"{OURS}\nplanned\n"}, done
 
 
 def test_installing_twice_is_harmless_and_can_be_undone():
@@ -91,30 +108,43 @@ for name in ('ram', 'ram_plus'):
 """
 
 
-@pytest.mark.parametrize("version", ["0.1.4", "0.2.0", "1.0"])
-def test_another_mergekit_is_refused_with_both_versions_and_its_own_ram_is_not_used(version):
-    lines = python(WITH_VERSION.format(version=version) + REFUSAL).splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        assert line == (
-            "HostError mergekit-ram 0.1.0 works with mergekit >= 0.1.5, < 0.2; installed is "
-            f"mergekit {version}. Install a matching pair of versions."
-        )
+UNREADABLE = "import mergekit.merge, sys; sys.modules['mergekit_ram.kernels.ram'] = None\n"
+CHANGED = "import mergekit.plan\ndel mergekit.plan.MergePlanner._plan\n"
+VERSIONS = ("0.1.4", "0.2.0", "1.0")
 
 
-def test_a_changed_planner_is_refused_when_a_merge_is_planned():
-    code = """
-import mergekit.plan
-del mergekit.plan.MergePlanner._plan
-from mergekit import merge_methods
-try:
-    merge_methods.get('ram_plus')
-except Exception as error:
-    print(error)
-"""
-    assert python(code).startswith(
-        "mergekit-ram 0.1.0 does not find the method MergePlanner._plan in mergekit 0.1.5"
+@pytest.fixture(scope="module")
+def refused() -> dict[str, list[str]]:
+    """What our methods are refused with, by a version of mergekit or what else is strange."""
+    codes = {version: WITH_VERSION.format(version=version) for version in VERSIONS}
+    codes |= {"changed": CHANGED, "unreadable": UNREADABLE}
+    done = run_all({name: Job(code + REFUSAL) for name, code in codes.items()})
+    return {name: result.stdout.splitlines() for name, result in done.items()}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_mergekit_is_refused_with_both_versions_and_its_own_ram_is_not_used(
+    version, refused
+):
+    refusal = (
+        "HostError mergekit-ram 0.1.0 works with mergekit >= 0.1.5, < 0.2; installed is "
+        f"mergekit {version}. Install a matching pair of versions."
     )
+    assert refused[version] == [refusal] * 2
+
+
+def test_a_changed_planner_is_refused_when_a_merge_is_planned(refused):
+    assert len(refused["changed"]) == 2
+    assert refused["changed"][0].startswith(
+        "HostError mergekit-ram 0.1.0 does not find the method MergePlanner._plan in mergekit 0.1.5"
+    )
+
+
+def test_a_part_of_ours_that_cannot_be_imported_is_no_fault_of_mergekit(refused):
+    for line in refused["unreadable"]:
+        assert line.startswith("HostError mergekit-ram 0.1.0 cannot be imported: ")
+        assert "mergekit_ram.kernels.ram" in line
+    assert len(refused["unreadable"]) == 2
 
 
 def test_a_broken_hook_does_not_break_torch():
