@@ -18,7 +18,6 @@ class Ratio:
     below: str
     reach: float
     at_least: bool = False
-    dtypes: tuple[str, ...] = ("bfloat16", "float16")
 
     def line(self, seconds: Mapping[str, float]) -> str:
         value = seconds[self.above] / seconds[self.below]
@@ -31,32 +30,26 @@ class Ratio:
 RATIOS = (
     Ratio("ram", "linear", 1.05),
     Ratio("ram_plus", "linear", 1.3),
-    Ratio("ram", "linear", 1.25, dtypes=("float32",)),
-    Ratio("ram_plus", "linear", 1.6, dtypes=("float32",)),
     Ratio("mergekit ramplus_tl", "ram_plus", 9.0, at_least=True),
     Ratio("ram_directions", "ties", 1.0),
     Ratio("inspect", "ram_plus", 2.0),
     Ratio("inspect, four epsilons", "inspect", 1.3),
-    Ratio("inspect, sample 0.01", "inspect", 0.1),
-    Ratio("inspect, sample 0.01", "ram_plus", 0.1),
-    Ratio("inspect, directions", "ram_directions", 1.3),
 )
 
 MORE_MEMORY = {"ram": 64 * MEGABYTE, "ram_plus": 64 * MEGABYTE, "ram_directions": 1000 * MEGABYTE}
 """Anonymous bytes beyond those of linear, by method."""
 
 
-def reach(dtype: str, seconds: Mapping[str, float], anonymous: Mapping[str, int]) -> str:
+def reach(seconds: Mapping[str, float], anonymous: Mapping[str, int]) -> str:
     """A table of all that was measured of what there is to reach.
 
     Args:
-        dtype: of the models.
         seconds: medians by row.
         anonymous: peaks in bytes by method.
     """
     lines = [COLUMNS.format("reach", "measured", "wanted", "")]
     for ratio in RATIOS:
-        if dtype in ratio.dtypes and {ratio.above, ratio.below} <= seconds.keys():
+        if {ratio.above, ratio.below} <= seconds.keys():
             lines.append(ratio.line(seconds))
     for method, most in MORE_MEMORY.items():
         if {method, "linear"} <= anonymous.keys():

@@ -111,7 +111,7 @@ def main(
     click.echo(_table(methods, looks, medians, memories, model_bytes))
     if with_reach:
         anonymous = {label: used.anonymous for label, used in memories.items()}
-        click.echo(f"\n{reach(dtype, medians, anonymous)}")
+        click.echo(f"\n{reach(medians, anonymous)}")
 
 
 def _table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -284,7 +283,7 @@ def collect(
     jobs: Sequence[Job], mixtures: Sequence[Job], seconds: Mapping[str, float], processes: int
 ) -> Row:
     """All that was measured, and with what, as one JSON document."""
-    machine = {"system": platform.system(), "processor": processor(), "processes": processes}
+    machine = {"processor": processor(), "processes": processes}
     return {
         "date": date.today().isoformat(),
         "machine": machine,
