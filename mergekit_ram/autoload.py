@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -45,7 +45,11 @@ def autoload() -> None:
 
 
 def _warn_off(error: BaseException) -> None:
-    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    _warn_once(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+@cache
+def _warn_once(reason: str) -> None:
     LOG.warning("mergekit-ram could not be switched on: %s", reason)
 
 
