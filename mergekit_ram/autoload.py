@@ -177,9 +177,13 @@ def _exchange_table(registry: ModuleType) -> None:
 def _check_table(package: ModuleType) -> None:
     """Let nobody take mergekit's own `ram` for ours where the table of methods is not found."""
     if not isinstance(getattr(sys.modules.get(REGISTRY), TABLE, None), Methods):
-        from mergekit_ram.errors import mismatch
+        from mergekit_ram.errors import check_version, mismatch
 
-        _fail(mismatch(f"the table registry.{TABLE}"))
+        try:
+            check_version()
+            raise mismatch(f"the table registry.{TABLE}")
+        except Exception as error:
+            _fail(error)
         wrap(package, "get", _refuse)
 
 
