@@ -61,9 +61,9 @@ def test_the_papers_overlaps_are_printed_with_the_papers_factors(tmp_path):
     config = paper_agents(tmp_path)
     text = run_inspect(config, tmp_path, "--quiet").output
     lines = {
-        (Path(row[0]).name, number): row
+        (row[0], number): row
         for number, row in enumerate(line.split() for line in text.splitlines())
-        if row and Path(row[0]).name in PAPER
+        if row and row[0] in PAPER
     }
     for name, percentages in PAPER.items():
         rows = [row for (found, _), row in sorted(lines.items()) if found == name]
