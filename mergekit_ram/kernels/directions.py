@@ -71,7 +71,7 @@ def merge(
     Raises:
         KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
         KernelOverflowError: the result is too large for ``out_dtype``.
-        KernelRidgeError: ``ridge`` is too small to reckon with.
+        KernelRidgeError: ``ridge`` is too small to compute with.
         ValueError: ε or ridge is out of range.
     """
     _check_options(epsilon, ridge)
