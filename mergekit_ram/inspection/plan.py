@@ -17,7 +17,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 from pydantic import BaseModel
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import InputError, RamError
 from mergekit_ram.kernels.solutions import fewest_operations
@@ -27,6 +27,7 @@ from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.plan.inventory import Inventory
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
 from mergekit_ram.plan.warnings import warn_about_idle_merges
+from mergekit_ram.plan.writing import FinalizeMergedModel
 from mergekit_ram.record.merge import MergeRecorder
 from mergekit_ram.tensors import default_layout
 from mergekit_ram.text import hushed
@@ -52,9 +53,9 @@ class Plan:
 
 def read_config(path: str | Path) -> MergeConfiguration:
     """A configuration of any merge method."""
-    recipe = read_recipe(path, MergeConfiguration, REMEDY)
+    recipe = read_recipe(path, REMEDY)
     if recipe.config.merge_method in METHOD_NAMES:
-        warn_about_places(recipe.data, get(recipe.config.merge_method).spec)
+        warn_about_places(recipe.text, get(recipe.config.merge_method).spec)
     return recipe.config
 
 
@@ -71,7 +72,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
             "all agents were trained from. Add it."
         )
     if config.merge_method in METHOD_NAMES:
-        recorder = execution.plan_weights(config, options)
+        recorder = _recorder(config, options)
     else:
         warn_about_parameters(config, method.spec)
         _rehearse(config, options)
@@ -81,7 +82,7 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
         )
         # A merge by ram_plus may be idle where one by another method is not.
         with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
-            recorder = execution.plan_weights(inspected, options)
+            recorder = _recorder(inspected, options)
     ridges: Counter[float] = Counter()
     for merge in recorder.counter.merges:
         size = recorder.output.sizes.get(merge.output_weight.name)
@@ -92,10 +93,15 @@ def plan_inspection(config: MergeConfiguration, options: MergeOptions) -> Plan:
     )
 
 
+def _recorder(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
+    planned = host.planned_to_disk(config, "", options)
+    return next(task.recorder for task in planned if isinstance(task, FinalizeMergedModel))
+
+
 def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:
     """Let mergekit plan the merge, so that what it refuses is refused."""
     try:
-        execution.rehearse(config, options)
+        host.planned_to_disk(config, "", options)
     except RamError:
         raise
     except Exception as error:  # methods of others refuse in many ways
