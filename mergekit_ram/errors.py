@@ -92,13 +92,15 @@ def reading(model: object, part: str, remedy: str) -> AbstractContextManager[Non
     return _as_one_line(f"model {model}: {part} cannot be read", remedy)
 
 
-def working(task: str) -> AbstractContextManager[None]:
+@contextmanager
+def working(task: str) -> Iterator[None]:
     """Raise an unforeseen failure of a task as one line.
 
     Raises:
         InputError: in place of every exception that is none of ours.
     """
-    return _as_one_line(f"{task} failed", "The option -v shows where.")
+    with _as_one_line(f"{task} failed", "The option -v shows where."):
+        yield
 
 
 @contextmanager
@@ -153,7 +155,7 @@ def host_error(error: Exception) -> Exception:
             f"mergekit-ram {version('mergekit-ram')} cannot be imported: {one_line(error)}. "
             "Install it again."
         )
-    return mismatch(f"a part that it needs ({type(error).__name__}: {one_line(error)})")
+    return mismatch(f"a part that it needs ({one_line(error)})")
 
 
 def version(distribution: str) -> str:

@@ -68,7 +68,10 @@ def patch() -> None:
         raise mismatch(f"the fields {sorted(missing)} of ExecuteMergeMethodTask")
     for module, path, wrapper in _PATCHES:
         if module in sys.modules:
-            owner, name, _ = wrapt.resolve_path(sys.modules[module], path)
+            try:
+                owner, name, _ = wrapt.resolve_path(sys.modules[module], path)
+            except AttributeError:
+                raise mismatch(f"{module}.{path}") from None
             wrap(owner, name, wrapper)
 
 
@@ -107,8 +110,7 @@ def find_architecture(
     Raises:
         InputError: the models' files are broken, or do not fit together; an unknown dtype.
     """
-    recipe.check_dtypes(config)
-    recipe.check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    recipe.check_settings(config, options)
     return prepare(config, options).architecture
 
 
@@ -178,7 +180,7 @@ def plan_raw(
         RamError: models, parameters or the output folder are not as they have to be.
     """
     spec, command = METHODS[config.merge_method].spec, click.get_current_context(silent=True)
-    recipe.check_dtypes(config)
+    recipe.check_settings(config, options)
     if command and "config_path" in command.params:
         # The configuration itself does not have the keys that mergekit does not know.
         text = Path(command.params["config_path"]).read_text(encoding="utf-8")
@@ -188,7 +190,7 @@ def plan_raw(
     for path in sorted(paths):
         read_shard(Path(path), path.lower().endswith(".safetensors"), path)
     with working("planning the merge"):
-        last = plan(config, out_path, union, intersection, options)[-1]
+        last: Any = plan(config, out_path, union, intersection, options)[-1]
     merges = [tasks.may_be_lacked(save.tensor_task) for save in last.tensor_save_tasks]
     output = inventory.check_plan(merges)
     planned = tasks.plan_merges(merges, output, options)
@@ -208,10 +210,11 @@ def _guard(
 ) -> Task[Any]:
     """Check and lock the output folder before the long passes, and exchange the writing tasks.
 
-    mergekit makes the folder when it writes. ``hold`` releases it when the merge ends.
+    ``hold`` releases it when the merge ends.
     """
     out_path = last.writer_task.out_path
     if _run.get() is None:
+        folder.check_unfinished(out_path)
         folder.check_output(out_path, recorder.output.size, inputs)
         if hold is not None:
             hold(folder.lock_folder(out_path))
@@ -243,8 +246,7 @@ def _make_executor(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs
 def executed_by(run: Run) -> Iterator[None]:
     """Let ``run_merge`` hand the tasks of its plan to ``run`` in place of its executors.
 
-    mergekit reads the configuration, plans, and writes everything but the weights. The plan
-    neither locks its output folder nor asks for room in it.
+    mergekit plans, and writes everything but the weights. The plan leaves its output folder alone.
 
     Args:
         run: gives back the tasks whose values ``run_merge`` asks for, with their values.
@@ -275,9 +277,6 @@ def planned_to_disk(
         out_path: folder of the merged model.
         options: of mergekit's commands.
         source: the configuration's text.
-
-    Raises:
-        RamError: models, parameters or mergekit are not as they have to be.
     """
     taken: list[Task[Any]] = []
 

@@ -22,6 +22,9 @@ LOG = logging.getLogger("mergekit_ram")
 
 LOCK_NAME = ".mergekit_ram.lock"
 
+WORK_FOLDER = ".mergekit-ram"
+"""Holds the finished units of an unfinished ``mergekit-ram merge``."""
+
 TOLD_AFTER = 2.0
 """Seconds of waiting for a lock without a word."""
 
@@ -84,6 +87,20 @@ def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
             f"output folder {folder}: the merged weights take {size / 1e6:,.1f} MB, and "
             f"{free / 1e6:,.1f} MB are free. Make room, choose another folder, or a narrower "
             "`out_dtype:`."
+        )
+
+
+def check_unfinished(folder: str) -> None:
+    """Check that no ``mergekit-ram merge`` is to be resumed in a folder; it would delete the model.
+
+    Raises:
+        InputError: naming both ways out.
+    """
+    work = Path(folder, WORK_FOLDER)
+    if work.exists():
+        raise InputError(
+            f"output folder {folder}: an unfinished `mergekit-ram merge` lies in it. Resume it by "
+            f"the same command, or remove {work} to give it up."
         )
 
 

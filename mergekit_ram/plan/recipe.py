@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
+import torch
 import yaml
 from mergekit.common import dtype_from_name
 from mergekit.config import MergeConfiguration
+from mergekit.io.loader import TensorLoader
 from mergekit.merge_methods.base import MergeMethodSpec
+from mergekit.options import MergeOptions
 from pydantic import BaseModel, ValidationError
 
 from mergekit_ram.errors import InputError, did_you_mean, one_line
 
 LOG = logging.getLogger("mergekit_ram")
 
+OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda", "read_to_gpu")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
@@ -59,14 +64,38 @@ def _reason(error: Exception) -> str:
     return "; ".join(found)
 
 
-def check_dtypes(config: Any) -> None:
-    """Refuse a ``dtype`` or ``out_dtype`` of a configuration that mergekit does not know.
+def check_settings(config: Any, options: MergeOptions) -> None:
+    """Refuse dtypes that mergekit does not know, and options that this machine cannot serve.
 
     Raises:
-        InputError: see :func:`check_dtype`.
+        InputError: it names the key or the option.
     """
-    for key in ("dtype", "out_dtype"):
-        check_dtype(f"{key}: ", getattr(config, key))
+    check_dtype("dtype: ", config.dtype)
+    check_dtype("out_dtype: ", config.out_dtype)
+    check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    wanted = [name for name in OPTIONS_FOR_GPUS if getattr(options, name)]
+    if torch.device(options.device or "cpu").type not in ("cpu", "meta"):
+        wanted.append(f"device {options.device}")
+    if wanted and not torch.accelerator.is_available():
+        raise InputError(
+            f"--{wanted[0].replace('_', '-')}: torch {torch.__version__} finds no GPU on this "
+            "machine. Leave the option out, or install a torch for its GPU."
+        )
+    if options.lazy_unpickle:
+        _check_lazy_unpickle()
+
+
+def _check_lazy_unpickle() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/probe.bin"
+        torch.save({"probe": torch.ones(2)}, path)
+        try:
+            TensorLoader.get(path, use_lazy_unpickle=True).get_tensor("probe")
+        except Exception as error:  # mergekit reads pickles of some versions of torch alone
+            raise InputError(
+                f"--lazy-unpickle: mergekit cannot read .bin files lazily with torch "
+                f"{torch.__version__}: {one_line(error)}. Leave the option out."
+            ) from None
 
 
 def check_dtype(key: str, value: str | None) -> None:

@@ -57,7 +57,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
 
     plan: int
     quiet: bool = False
-    device: str = "cpu"
+    device: str | None = None
     _counter: OverlapCounter = PrivateAttr()
 
     def arguments(self) -> dict[str, Task[Any]]:
@@ -73,7 +73,8 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
         counter = self._counter
         if counter.recorded is not None:
             return counter.complete(counter.recorded.statistics.tensors)
-        device, tokenizers = torch.device(self.device), {}
+        device = torch.device(self.device or "cpu")
+        tokenizers: Tokenizers = {}
         # From the end, so that the page cache keeps what is merged first.
         merges = progress(
             counter.merges[::-1], "Counting overlaps", unit="tensor", quiet=self.quiet

@@ -136,7 +136,8 @@ def test_another_mergekit_is_refused_with_both_versions_and_its_own_ram_is_not_u
 def test_a_changed_planner_is_refused_when_a_merge_is_planned(refused):
     assert len(refused["changed"]) == 2
     assert refused["changed"][0].startswith(
-        "HostError mergekit-ram 0.1.0 does not find the method MergePlanner._plan in mergekit 0.1.5"
+        "HostError mergekit-ram 0.1.0 does not find mergekit.plan.MergePlanner._plan in mergekit "
+        "0.1.5"
     )
 
 

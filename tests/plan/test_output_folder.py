@@ -38,10 +38,10 @@ def test_a_disk_without_room_is_refused_before_the_long_passes(trio: Trio, metho
 
 def test_a_folder_that_cannot_be_made(trio: Trio):
     # The superuser may write everywhere; a file in the way is in his as well.
-    file = trio.folder / "file"
+    file = trio.folder / "out"
     file.touch()
-    line = run_yaml(trio.config("ram"), file / "out", "--no-copy-tokenizer").output.splitlines()[-1]
-    assert line.startswith(f"Error: output folder {file / 'out'}: it cannot be written to: ")
+    line = run_yaml(trio.config("ram"), file, "--no-copy-tokenizer").output.splitlines()[-1]
+    assert line.startswith(f"Error: output folder {file}: it cannot be written to: ")
     assert line.endswith("Choose another one.")
 
 
