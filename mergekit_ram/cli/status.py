@@ -14,7 +14,7 @@ import click
 from mergekit_ram import __version__
 from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import HostError, check_version
-from mergekit_ram.switches import DISABLE_VARIABLE
+from mergekit_ram.switches import DISABLE_VARIABLE, is_set
 from mergekit_ram.text import one_line, visible
 
 AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
