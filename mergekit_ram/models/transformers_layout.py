@@ -172,7 +172,7 @@ class TransformersLayout:
 def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLayout | None:
     """The layout of the model that a configuration describes; None if it cannot be built."""
     try:
-        model = _build(copy.deepcopy(config), trust_remote_code)
+        model = build_without_memory(copy.deepcopy(config), trust_remote_code)
         optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
         names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         return TransformersLayout(
@@ -193,7 +193,8 @@ def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLa
         return None
 
 
-def _build(config: Any, trust_remote_code: bool) -> Any:
+def build_without_memory(config: Any, trust_remote_code: bool) -> Any:
+    """The model of a configuration on the meta device."""
     (name,) = config.architectures
     own = getattr(transformers, name, None)
     # Not within transformers' no_init_weights, which is a switch of the whole process: two threads
