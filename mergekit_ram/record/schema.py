@@ -17,6 +17,9 @@ from mergekit_ram.overlap import AgentCounts, Count, Items, OverlapStatistics, T
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
+WORK_FOLDER = ".mergekit-ram"
+"""In the output folder of an unfinished merge by units."""
+
 SCHEMA_VERSION: Literal[3] = 3
 """Records of other versions are refused."""
 
