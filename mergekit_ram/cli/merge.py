@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -25,18 +25,12 @@ All options of mergekit-yaml are accepted too: --out-shard-size, --lora-merge-ca
 --cuda, --no-copy-tokenizer, --trust-remote-code, -j (threads), -v, --quiet and more."""
 
 
-class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
+def _unit_range(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
     """``FIRST:END``, the end left out, as Python writes a slice."""
-
-    name = "FIRST:END"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, range):
-            return value
-        first, _, end = str(value).partition(":")
-        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-            self.fail(f"{value!r} is no range of units; write 0:16 for the units 0 to 15")
-        return range(int(first), int(end))
+    found = re.fullmatch(r"(\d+):(\d+)", text or "")
+    if text is None or (found and int(found[1]) < int(found[2])):
+        return found and range(int(found[1]), int(found[2]))
+    raise click.BadParameter(f"{text!r} is no range of units; write 0:16 for the units 0 to 15")
 
 
 @click.command(
@@ -69,7 +63,8 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
 @click.option(
     "--units",
     "only",
-    type=UnitRange(),
+    metavar="FIRST:END",
+    callback=_unit_range,
     help="Do these units and nothing else; --finalise, in one process, makes the model.",
 )
 @click.option(

@@ -23,6 +23,9 @@ from mergekit_ram.overlap import (
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
+WORK_FOLDER = ".mergekit-ram"
+"""In the output folder of an unfinished merge by units."""
+
 SCHEMA_VERSION: Literal[3] = 3
 """Records of other versions are refused."""
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 
 from mergekit_ram.errors import one_line
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.columns import spanned
+from mergekit_ram.show.columns import settings_of
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
 from mergekit_ram.text import in_markdown, visible
@@ -67,16 +67,14 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
 
 def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
-    settings = record.settings
-    named = {"ε": settings.epsilon, "r": settings.r, "α": settings.alpha, "ridge": settings.ridge}
-    given = [f"{name} = {spanned(value)}" for name, value in named.items() if value is not None]
+    settings = [f"{name} = {value}" for name, value in settings_of(record).items()]
     whole_names = {agent.model: agent.model for agent in record.agents}
     findings = "".join(f"* {in_markdown(found.text, kept=CODE)}\n" for found in record.findings)
     return SECTION.format(
         method=record.merge_method,
         package=_package(),
         version=record.versions.mergekit_ram,
-        settings=", ".join(given),
+        settings=", ".join(settings),
         origin=ORIGIN if record.counts_from else "",
         table=as_markdown(agent_table(record, whole_names)),
         findings=f"\nFindings:\n\n{findings}" if findings else "",

@@ -35,10 +35,10 @@ from safetensors.torch import load_file, save_file
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
+from mergekit_ram.record.schema import WORK_FOLDER as WORK_FOLDER
 from mergekit_ram.units.cut import ALIGNED, Unit, runs_of
 from mergekit_ram.units.identity import Manifest, digest_of_text
 
-WORK_FOLDER = ".mergekit-ram"
 # Beside the work folder: every worker needs the same merged adapters.
 ADAPTERS = f"{WORK_FOLDER}.adapters"
 MANIFEST = "merge.json"

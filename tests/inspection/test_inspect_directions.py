@@ -112,7 +112,8 @@ def test_the_command_shows_them_unless_told_not_to(trio: Trio, tmp_path):
     recipe.write_text(yaml.safe_dump(trio.config("ram_plus")))
     shown = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet"]).output
     assert "by ram_directions" in shown
-    assert "Which directions of the input they use" in shown
+    assert "Gram cosine" in shown
+    assert "  rank" in shown
     forget_loaded_models()
     short = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet", "--no-directions"]).output
     assert "directions" not in short
@@ -133,7 +134,7 @@ def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypa
 
 
 def test_the_page_draws_them(trio: Trio):
-    from mergekit_ram.show.panels import panels
+    from mergekit_ram.show.page import panels
 
     section = panels(inspected(trio))["Where two agents meet"]
     assert [panel.name for panel in section] == ["pairs", "directions"]

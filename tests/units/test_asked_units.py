@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from observed import Killed, contents, killed, told
+from processes import OURS
 from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
@@ -177,7 +178,7 @@ def test_a_range_beyond_the_last_unit_says_how_many_there_are(plus, tmp_path, ca
 
 def test_a_range_beyond_the_last_unit_begins_nothing(plus, tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(plus.recipe), str(out)]
+    command = [sys.executable, *OURS, "merge", str(plus.recipe), str(out)]
     command += ["--units", "100:200", "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from processes import OURS
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.plan.folder import lock_folder
 from mergekit_ram.units.folder import WORK_FOLDER
 
-COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
+COMMAND = (sys.executable, *OURS, "merge")
 
 
 def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
