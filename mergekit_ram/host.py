@@ -140,7 +140,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    planner.mergekit_ram_recorder = MergeRecorder.of(method.spec.name, planned.counter, output)
+    planner.mergekit_ram_recorder = MergeRecorder(method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(
@@ -197,7 +197,7 @@ def plan_raw(
     pairs = zip(last.tensor_save_tasks, planned.tasks, strict=True)
     saves = tuple(save.model_copy(update={"tensor_task": merge}) for save, merge in pairs)
     last = last.model_copy(update={"tensor_save_tasks": saves})
-    recorder = MergeRecorder.of(spec.name, planned.counter, output)
+    recorder = MergeRecorder(spec.name, planned.counter, output)
     hold = command.with_resource if command else None
     return [_guard(recorder, last, [*map(os.path.dirname, paths)], hold)]
 
