@@ -1,4 +1,4 @@
-"""What docs/methods.md, python.md and roads.md say of the code holds."""
+"""What docs/methods.md, python.md and compatibility.md say of the code holds."""
 
 from __future__ import annotations
 
