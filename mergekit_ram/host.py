@@ -153,7 +153,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     )
     pairs = zip(planner._tensors, planned.tasks, strict=True)
     planner._tensors = [(weight, task) for (weight, _), task in pairs]
-    planner.mergekit_ram_recorder = MergeRecorder.of(method.spec.name, planned.counter, output)
+    planner.mergekit_ram_recorder = MergeRecorder(method.spec.name, planned.counter, output)
 
 
 def _plan_to_disk(
@@ -194,7 +194,7 @@ def _finalize_raw(
     saves[:] = [save.model_copy(update={"tensor_task": merge}) for save, merge in pairs]
     last = wrapped(*args, **kwargs)
     inputs = [os.path.dirname(model.model.path) for model in merges[0].model_order]
-    guarded = _guard(MergeRecorder.of(method, planned.counter, output), last, inputs)
+    guarded = _guard(MergeRecorder(method, planned.counter, output), last, inputs)
     saves.clear()
     return guarded
 

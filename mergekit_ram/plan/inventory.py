@@ -31,7 +31,7 @@ from mergekit_ram.models.groups import (
     loads_below,
 )
 from mergekit_ram.models.loader import NamedIndex, headers_of
-from mergekit_ram.models.names import ARCHITECTURE_REMEDY
+from mergekit_ram.models.matching import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
 from mergekit_ram.plan.warnings import Rounding
 from mergekit_ram.tensors import MERGEABLE_DTYPES

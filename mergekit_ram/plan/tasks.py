@@ -35,8 +35,7 @@ from mergekit_ram.models.groups import (
 )
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
-from mergekit_ram.record import reuse
-from mergekit_ram.record.counter import OverlapCounter
+from mergekit_ram.record.counts import OverlapCounter, recorded_counts
 from mergekit_ram.tensors import count_group, counting_merges, laid_out
 
 COUNT_PRIORITY = 20_000
@@ -203,7 +202,7 @@ def plan_merges(
     """
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
-    recorded = reuse.recorded_counts(once, output.loads) if needs_pass else None
+    recorded = recorded_counts(once, output.loads) if needs_pass else None
     counter = OverlapCounter(once, quiet=quiet, recorded=recorded)
     statistics = None
     if needs_pass:

@@ -9,7 +9,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mergekit_ram.record.build import different
+from mergekit_ram.record.layers import different
 from mergekit_ram.record.schema import Interval, OverlapRecord, Setting
 
 NOTHING = "–"

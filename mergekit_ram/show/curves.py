@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
-from mergekit_ram.record.build import different
+from mergekit_ram.record.layers import different
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, Plot, Style

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mergekit_ram.record.build import Place
+from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts
 from mergekit_ram.show.charts import Panel, Plot

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from mergekit_ram.plan.tasks import RamMergeTask
 from mergekit_ram.plan.writing import FinalizeMergedModel
-from mergekit_ram.record.counter import OverlapCounter
+from mergekit_ram.record.counts import OverlapCounter
 from mergekit_ram.record.merge import MergeRecorder
 
 # At most about so many: enough for workers to share out, few enough to be no burden.

@@ -126,7 +126,7 @@ def _difference(folder: Path, configuration: str, plan: PlannedUnits) -> str | N
     }
     now = {
         "another configuration": (configuration, recorder.method, settings),
-        **by_model(recorder.models),
+        **by_model(recorder.inputs.models),
         weights: written_files(folder),
     }
     return first_difference(was, now)

@@ -156,7 +156,7 @@ def manifest_of(job: MergeJob, plan: PlannedUnits) -> Manifest:
     return Manifest(
         configuration=job.configuration,
         options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
-        models=plan.recorder.models,
+        models=plan.recorder.inputs.models,
         inputs=input_states(job.config, plan),
         versions=versions(),
         units=plan.units,
