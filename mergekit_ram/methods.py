@@ -99,13 +99,15 @@ STATISTICS = PathParameter(
 )
 
 
-def _spec(name: str, title: str, *parameters: ParameterSpec) -> MergeMethodSpec:
+def _spec(
+    name: str, title: str, *parameters: ParameterSpec, paper: str = "2601.13572"
+) -> MergeMethodSpec:
     return MergeMethodSpec(
         name=name,
         parameters=parameters,
         contract=InputContract(base=BasePolicy.REQUIRED, min_non_base=1),
         pretty_name=f"Reinforced Agent Merging {title}",
-        reference_url="https://arxiv.org/abs/2601.13572",
+        reference_url=f"https://arxiv.org/abs/{paper}",
         optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
     )
 
@@ -227,7 +229,10 @@ class RamDirectionsMerge(RamMerge):
     :func:`mergekit_ram.tensors.laid_out` as it says. Results carry no gradient.
     """
 
-    spec = _spec("ram_directions", "over directions", EPSILON, RIDGE, SCALE, WEIGHT)
+    # Its criterion is that of WUDI-Merging.
+    spec = _spec(
+        "ram_directions", "over directions", EPSILON, RIDGE, SCALE, WEIGHT, paper="2503.08099"
+    )
 
 
 METHODS = {m.spec.name: m for m in (RamMerge(), RamPlusMerge(), RamDirectionsMerge())}
