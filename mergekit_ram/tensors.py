@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from mergekit.merge_methods.base import TensorEntry, TensorGroup
 
-from mergekit_ram.errors import InputError, ParameterError
+from mergekit_ram.errors import InputError, ParameterError, warn
 from mergekit_ram.kernels import blocks, directions, ram
 from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.kernels.recipe import Recipe
@@ -57,6 +57,45 @@ def default_layout(name: str, shape: Sequence[int]) -> Layout:
     if is_vector or name.endswith(NO_MATRICES):
         return Layout(has_matrices=False)
     return Layout(packed=len(shape) == 3 and "conv" not in name.lower())
+
+
+_told_of_nan: set[str] = set()
+"""Bases of this plan in which a NaN was told of."""
+
+
+def forget_nan() -> None:
+    """Tell of NaN again, in another plan."""
+    _told_of_nan.clear()
+
+
+def is_unchanged(group: TensorGroup) -> bool:
+    """Whether all models hold the same bits; the first NaN among them is logged."""
+    if not blocks.are_same([entry.tensor for entry in group.entries]):
+        return False
+    base, name = base_of(group), group.metadata.name
+    can_be_nan = base.tensor.dtype in MERGEABLE_DTYPES and str(base.id) not in _told_of_nan
+    if can_be_nan and base.tensor.isnan().any():
+        _told_of_nan.add(str(base.id))
+        warn(f"model {base.id}: tensor {name} holds NaN in all models, and keeps it")
+    return True
+
+
+def _unchanged(
+    group: TensorGroup, dtype: torch.dtype | None, out_dtype: torch.dtype | None
+) -> torch.Tensor | None:
+    """The base's tensor as it is written, where all models hold the same bits.
+
+    None where it is rounded and may be too large for that: as a merge it is refused by name.
+    """
+    base = base_of(group).tensor
+    if not is_unchanged(group):
+        return None
+    dtypes = [dtype or base.dtype, out_dtype or dtype or base.dtype]
+    if dtypes == [base.dtype] * 2:
+        return base.clone()
+    if base.isfinite().all():
+        return None
+    return blocks.rounded(blocks.rounded(base, dtypes[0]), dtypes[1])
 
 
 def agent_name(agent: Hashable) -> str:
@@ -112,6 +151,8 @@ def count_group(
         ParameterError: a number that the merge could not compute with, told before the long pass.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
+    if is_unchanged(group):
+        return _tensor_overlap(group, agents, _nothing(base.tensor, len(agents)))
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, None)
@@ -137,7 +178,11 @@ def merge_group(
         ParameterError: a number that the dtype computed in cannot hold.
     """
     counted = _counted.get()
-    if "ridge" in settings:
+    kept = _unchanged(group, dtype, out_dtype)
+    if kept is not None:
+        agents = agents_at_work(group, settings)
+        merged, counts = kept, _tensor_overlap(group, agents, _nothing(kept, len(agents)))
+    elif "ridge" in settings:
         counts = count_group(group, settings, dtype=dtype)
         merged = _merge_directions(group, counts, settings, dtype=dtype, out_dtype=out_dtype)
     else:
@@ -185,6 +230,11 @@ def _merge_directions(
             f"tensor {name}: with `ridge: {settings['ridge']:g}` rounding is larger than the "
             "ridge, even in float64. Set a larger one; 0.05 to 1 are usual."
         ) from None
+
+
+def _nothing(tensor: torch.Tensor, agents: int) -> ram.OverlapCounts:
+    """The counts of a tensor that no agent has changed."""
+    return ram.OverlapCounts(tensor.numel(), ((0,) * agents,) * agents)
 
 
 def _tensor_overlap(

@@ -21,6 +21,7 @@ from safetensors import safe_open
 from transformers.modeling_utils import str_to_torch_dtype
 
 from mergekit_ram.errors import InputError, one_line
+from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
 INDEX_SUFFIX = ".index.json"
@@ -64,9 +65,9 @@ class TensorHeader:
         return self.numel * self.dtype.itemsize
 
     @property
-    def is_quantised(self) -> bool:
-        """Whether it holds numbers of eight bits or fewer, which say nothing without scales."""
-        return self.dtype.itemsize == 1 and self.dtype != torch.bool
+    def is_packed(self) -> bool:
+        """Whether it may hold numbers of eight bits or fewer, which say nothing without scales."""
+        return self.dtype not in (*MERGEABLE_DTYPES, torch.int64, torch.bool)
 
     def as_meta(self) -> torch.Tensor:
         """A tensor without data, for code that computes shapes."""
@@ -118,6 +119,13 @@ class Checkpoint:
     promised: Mapping[str, InputError]
     description: str
     unread: tuple[str, ...]
+    quantisation: str | None
+    """Its method, where the weights are quantised indeed, whatever ``config.json`` says."""
+
+    @property
+    def packed(self) -> dict[str, TensorHeader]:
+        """The tensors that may be packed weights, by name."""
+        return {name: header for name, header in self.headers.items() if header.is_packed}
 
 
 def open_checkpoint(folder: str, model: str) -> Checkpoint:
@@ -128,11 +136,11 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
         model: its name in errors.
 
     Raises:
-        InputError: naming model and file: no configuration, no weights, a broken file, or
-            weights that are quantised.
+        InputError: naming model and file: no configuration, no weights, or a broken file.
     """
     root = Path(folder)
-    explicit = _read_config(root, model).get(EXPLICIT_KEY)
+    settings = _read_config(root, model)
+    explicit = settings.get(EXPLICIT_KEY)
     found = [name for name in DESCRIPTIONS if (root / name).is_file()]
     if not explicit and not found:
         raise broken(model, folder, f"Unable to find model files: {_other_files(root)}")
@@ -162,7 +170,10 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
     paths = {name: shard.filename for shard in shards for name in shard.contained_keys}
     index = ShardedTensorIndex(str(root), is_safetensors, paths, shards)
     unread = tuple(name for name in found if name != chosen)
-    return Checkpoint(index, headers, promised, chosen, unread)
+    is_packed = any(header.is_packed for header in headers.values())
+    told = settings.get("quantization_config") if is_packed else None
+    method = told.get("quant_method", "unknown") if isinstance(told, dict) else told
+    return Checkpoint(index, headers, promised, chosen, unread, method)
 
 
 def _read_index(path: Path, model: str) -> dict[str, str]:
@@ -189,16 +200,7 @@ def _read_config(root: Path, model: str) -> dict[str, Any]:
         if (root / ADAPTER_CONFIG).is_file():
             raise _is_adapter(root, model)
         raise broken(model, path, MISSING)
-    settings = _read_table(path, model)
-    quantisation = settings.get("quantization_config")
-    if quantisation:
-        is_table = isinstance(quantisation, dict)
-        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
-        raise InputError(
-            f"model {model}: its weights are quantised (quantization_config in {path}: "
-            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
-        )
-    return settings
+    return _read_table(path, model)
 
 
 def _is_adapter(root: Path, model: str) -> InputError:
@@ -210,7 +212,7 @@ def _is_adapter(root: Path, model: str) -> InputError:
     return InputError(
         f"model {model}: the folder {root} holds an adapter ({ADAPTER_CONFIG}) and no whole "
         f"model. Write base and adapter together: `model: {base}+{model}`, with the base that it "
-        "was trained on, and give --lora-merge-cache."
+        "was trained on."
     )
 
 

@@ -16,14 +16,14 @@ from mergekit.graph import Task
 from mergekit.io import ShardedTensorIndex
 from mergekit.io.tasks import LoaderCache, LoadTensor
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup, TensorMetadata
-from mergekit.merge_methods.buffers import copy_non_floating_buffer
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer, PermutedVocabulary
 
 from mergekit_ram.errors import InputError, Note
+from mergekit_ram.kernels import blocks
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.tensors import agent_name
+from mergekit_ram.tensors import MERGEABLE_DTYPES, agent_name
 
 RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 """Looked up, not imported: a process that has not imported it has none of its tasks."""
@@ -88,6 +88,8 @@ class PlannedOutput:
     loads: PlannedLoads
     notes: tuple[Note, ...] = ()
     """Warnings about the models."""
+    copied: frozenset[str] = frozenset()
+    """Weights of dtypes that are not merged; all models must hold the same."""
     sides: Sides | None = None
     """Of the model's matrices; None where transformers cannot build the model."""
 
@@ -144,10 +146,10 @@ def load_group(
     """
     tensors = present(run_loading(merge.gather_tensors, tokenizers))
     check_base_present(merge, tensors)
+    if copied(merge, tensors) is not None:
+        return None
     group = tensor_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
     with named_refusals():
-        if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
-            return None
         group.validate_tensors()
     agents = [model for model in agents_of(merge) if model in tensors]
     return LoadedGroup(group, settings_of(merge, agents), dtype_from_name(merge.dtype))
@@ -258,8 +260,24 @@ def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: Agent
     return agent.rescale(merge.parameters["r"], merge.parameters["alpha"])
 
 
-def is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
-    return all(tensor.is_floating_point() for tensor in tensors.values())
+def copied(
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
+) -> torch.Tensor | None:
+    """The base's tensor, where its dtype is none that is merged; else None.
+
+    Raises:
+        InputError: the models do not hold the same bits.
+    """
+    for model, tensor in tensors.items():
+        if tensor.dtype not in MERGEABLE_DTYPES:
+            if blocks.are_same([*tensors.values()]):
+                return tensor
+            raise InputError(
+                f"model {model}, tensor {merge.output_weight.name}: {tensor.dtype} values are not "
+                "merged, and here they differ between the models. Dequantise weights to bfloat16, "
+                "float16 or float32 first; give a buffer the base's values."
+            )
+    return None
 
 
 def check_base_present(

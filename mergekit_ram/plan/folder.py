@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.record.schema import RECORD_NAME
+from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
 
 LOG = logging.getLogger("mergekit_ram")
 
 LOCK_NAME = ".mergekit_ram.lock"
-
-WORK_FOLDER = ".mergekit-ram"
-"""Holds the finished units of an unfinished ``mergekit-ram merge``."""
 
 TOLD_AFTER = 2.0
 """Seconds of waiting for a lock without a word."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
 from mergekit.graph import Task
+from mergekit.io.tasks import GatherTensors
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
@@ -27,7 +28,7 @@ from mergekit_ram.models.groups import (
     Tokenizers,
     agents_of,
     check_base_present,
-    is_floating,
+    copied,
     load_group,
     named_refusals,
     present,
@@ -37,7 +38,7 @@ from mergekit_ram.models.groups import (
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
 from mergekit_ram.record.counts import OverlapCounter, recorded_counts
-from mergekit_ram.tensors import count_group, counting_merges, laid_out
+from mergekit_ram.tensors import count_group, counting_merges, forget_nan, laid_out
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
@@ -121,8 +122,13 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
     ) -> torch.Tensor | None:
         at_hand = present(tensors)
         check_base_present(self, at_hand)
+        kept = copied(self, at_hand)
+        if kept is not None:
+            if self._take is not None:
+                self._take(self.output_weight.name, None)
+            return kept
         task = self
-        if statistics is not None and is_floating(at_hand):
+        if statistics is not None:
             rescaled = self._rescaled(statistics, at_hand)
             task = self.model_copy(update={"input_parameters": rescaled})
         with named_refusals(), laid_out(self._layout):
@@ -130,10 +136,10 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
                 return ExecuteMergeMethodTask.execute(task, at_hand)
             with counting_merges() as counted:
                 merged = ExecuteMergeMethodTask.execute(task, at_hand)
-        if not counted and is_floating(at_hand):
+        if not counted:
             # The base alone has it: mergekit copies what the method never sees.
             counted = [count_group(tensor_group(self, at_hand), settings_of(self, []))]
-        self._take(self.output_weight.name, counted[0] if counted else None)
+        self._take(self.output_weight.name, counted[0])
         return merged
 
     def _rescaled(
@@ -177,6 +183,8 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
+    forget_nan()
+    merges = [_as_stored(m) if m.output_weight.name in output.copied else m for m in merges]
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
     recorded = recorded_counts(once, output.loads) if needs_pass else None
@@ -197,6 +205,14 @@ def plan_merges(
             task._take = counter.add
         tasks.append(task)
     return PlannedMerges(tasks, counter)
+
+
+def _as_stored(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
+    """The same merge without casts; mergekit would cast integers and packed weights too."""
+    gathering = merge.gather_tensors
+    if isinstance(gathering, GatherTensors):
+        gathering = gathering.model_copy(update={"dtype": None})
+    return merge.model_copy(update={"gather_tensors": gathering, "dtype": None, "out_dtype": None})
 
 
 def may_be_lacked(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
