@@ -62,7 +62,9 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
 @click.option(
     "--json", "json_file", type=FILE, help="Write everything as JSON; - prints it, without tables."
 )
-@click.option("--html", "html_file", type=FILE, help="Write one page with figures, for offline.")
+@click.option(
+    "--html", "html_file", type=FILE, help="Write a page with figures; it needs no network."
+)
 @click.option(
     EPSILON,
     "epsilons",
