@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,12 +144,26 @@ def load_group(
         InputError: the base lacks the tensor, or mergekit refuses the group.
     """
     tensors = present(run_loading(merge.gather_tensors, tokenizers))
+    return checked_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
+
+
+def checked_group(
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
+) -> LoadedGroup | None:
+    """The tensors that a merge has loaded; None where the base's is copied.
+
+    Raises:
+        InputError: the base lacks the tensor, the models' do not fit together, or one of a dtype
+            that is not merged differs.
+    """
     check_base_present(merge, tensors)
-    if copied(merge, tensors) is not None:
+    if _is_copied(merge, tensors):
         return None
-    group = tensor_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
-    with named_refusals():
+    group = tensor_group(merge, tensors)
+    try:
         group.validate_tensors()
+    except ValueError as error:  # it names the tensor
+        raise InputError(str(error)) from None
     agents = [model for model in agents_of(merge) if model in tensors]
     return LoadedGroup(group, settings_of(merge, agents), dtype_from_name(merge.dtype))
 
@@ -170,17 +183,6 @@ def run_loading(task: Task[Any], tokenizers: Tokenizers) -> Any:
     return value
 
 
-@contextmanager
-def named_refusals() -> Iterator[None]:
-    """mergekit's own refusals of a tensor, which name it, as errors of ours."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
 def present(
     tensors: dict[ModelReference, torch.Tensor | None],
 ) -> dict[ModelReference, torch.Tensor]:
@@ -189,7 +191,7 @@ def present(
 
 
 def tensor_group(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
 ) -> TensorGroup:
     # Models are slow to compare and to look up, and asked for at every tensor.
     found = [(model, tensors.get(model)) for model in merge.model_order]
@@ -260,28 +262,24 @@ def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: Agent
     return agent.rescale(merge.parameters["r"], merge.parameters["alpha"])
 
 
-def copied(
+def _is_copied(
     merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
-) -> torch.Tensor | None:
-    """The base's tensor, where its dtype is none that is merged; else None.
-
-    Raises:
-        InputError: the models do not hold the same bits.
-    """
+) -> bool:
+    """Whether a tensor is of a dtype that is not merged, and all models hold the same bits."""
     for model, tensor in tensors.items():
         if tensor.dtype not in MERGEABLE_DTYPES:
             if blocks.are_same([*tensors.values()]):
-                return tensor
+                return True
             raise InputError(
                 f"model {model}, tensor {merge.output_weight.name}: {tensor.dtype} values are not "
                 "merged, and here they differ between the models. Dequantise weights to bfloat16, "
                 "float16 or float32 first; give a buffer the base's values."
             )
-    return None
+    return False
 
 
 def check_base_present(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
 ) -> None:
     if merge.base_model is None or merge.base_model not in tensors:
         raise lacking_base(merge, tensors)

@@ -23,7 +23,7 @@ from mergekit_ram.errors import InputError, did_you_mean, one_line
 
 LOG = logging.getLogger("mergekit_ram")
 
-OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda", "read_to_gpu")
+OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 

@@ -209,12 +209,12 @@ def test_an_option_for_gpus_is_refused_where_there_is_none(trio: Trio, monkeypat
 
 
 def test_lazy_unpickling_is_refused_where_it_fails(trio: Trio, monkeypatch):
-    from mergekit.io import lazy_unpickle
+    from mergekit.io import loader
 
     def fail(*_: object, **__: object) -> None:
         raise ValueError("Unsupported type")
 
-    monkeypatch.setattr(lazy_unpickle, "LazyTorchUnpickler", fail)
+    monkeypatch.setattr(loader, "LazyPickleLoader", fail)
     result = run_yaml(trio.config("ram"), trio.folder / "out", "--lazy-unpickle")
     assert result.exit_code == 1
     line = result.output.splitlines()[-1]
