@@ -19,8 +19,8 @@ from mergekit.options import MergeOptions
 from peft.utils import load_peft_weights
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.models.checkpoints import ADAPTER_CONFIG
 from mergekit_ram.models.transformers_layout import build_without_memory
+from mergekit_ram.models.unreadable import ADAPTER_CONFIG
 from mergekit_ram.text import some
 
 MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
