@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -145,13 +146,14 @@ def test_all_that_an_adapter_holds_is_applied(tmp_path, kind, given):
     assert_weights(written, family.expected(family.base | untied, agents))
 
 
-def test_tensors_of_an_adapter_that_find_no_place_are_refused(tmp_path):
+@pytest.mark.parametrize("parts", [["gate_proj"], ["gate_proj", "up_proj"]])
+def test_tensors_of_an_adapter_that_find_no_place_are_refused(tmp_path, parts):
     """A pattern with the expert's number fits nothing where transformers packs the experts."""
     family = Family(tmp_path, "Qwen3-MoE")
     folder = adapter(family, "adapter", target_modules=r".*(q_proj|experts\.\d+\.gate_proj)")
     weights = load_file(folder / "adapter_model.safetensors")
-    for number in range(4):
-        module = f"base_model.model.model.layers.0.mlp.experts.{number}.gate_proj"
+    for part, number in itertools.product(parts, range(4)):
+        module = f"base_model.model.model.layers.0.mlp.experts.{number}.{part}"
         weights[f"{module}.lora_A.weight"] = torch.ones(2, 32)
         weights[f"{module}.lora_B.weight"] = torch.ones(16, 2)
     save_file(weights, folder / "adapter_model.safetensors")
