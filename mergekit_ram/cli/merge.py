@@ -45,7 +45,7 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Processes that work on units beside each other.",
+    help="Number of processes that work on units at the same time.",
 )
 @click.option(
     "--engine",
@@ -58,20 +58,20 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
     "--estimate",
     "only_estimate",
     is_flag=True,
-    help="Say what will be read, written, held and how long it takes; merge nothing.",
+    help="Print the bytes to read and to write, memory and time; merge nothing.",
 )
 @click.option(
     "--units",
     "only",
     metavar="FIRST:END",
     callback=_unit_range,
-    help="Do these units and nothing else; --finalise, in one process, makes the model.",
+    help="Do only these units; --finalise, run once at the end, writes the model.",
 )
 @click.option(
-    "--finalise", is_flag=True, help="Do no unit: make the model of units that are all done."
+    "--finalise", is_flag=True, help="Do no unit; write the model when all units are done."
 )
 @click.option(
-    "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
+    "--restart", is_flag=True, help="Delete the finished units of an earlier try, and begin again."
 )
 @click.pass_context
 def command(
@@ -86,9 +86,9 @@ def command(
 ) -> None:
     """Merge by units of work: a merge that resumes after a crash.
 
-    CONFIG.yml and FOLDER are those of mergekit-yaml, and so are the weights, the configuration,
-    the tokenizer and the model card that are written. A unit is one shard of the output, or a
-    group of tensors to count. The same command again resumes an earlier try that stopped.
+    CONFIG.yml and FOLDER are those of mergekit-yaml, and the output is the same. A unit is one
+    shard of the output, or a group of tensors to count. If a merge stopped early, run the same
+    command again to resume it.
 
     \b
     On this machine:
