@@ -127,11 +127,13 @@ def _check_applied(
         base = build_without_memory(folders.config(trust), trust)
         empty = peft.get_peft_model(base, config, low_cpu_mem_usage=True)
         stored = load_peft_weights(folders.lora.path, device="cpu")
+        absent = peft.get_peft_model_state_dict(empty).keys() - stored.keys()
         trained = {name for name, weight in empty.named_parameters() if weight.requires_grad}
         try:
             found: Any = peft.set_peft_model_state_dict(empty, stored, low_cpu_mem_usage=True)
-            missing, lost = sorted(trained & {*found.missing_keys}), found.unexpected_keys
-        except Exception:  # PEFT repacks experts, and fails where it has no place for one
+            missing = sorted(trained & {*found.missing_keys}) if absent else []
+            lost = found.unexpected_keys
+        except Exception:  # PEFT packs what belongs to experts, and fails where there is no place
             missing, lost = [], sorted(stored.keys() - peft.get_peft_model_state_dict(empty).keys())
             if not lost:
                 raise
