@@ -125,3 +125,15 @@ def test_ci_runs_the_readmes_test_command():
     for part in line.split(" && ")[2:]:
         expected = part.replace("pip install", "pip install --quiet")
         assert expected in script.splitlines(), part
+
+
+def test_the_cost_of_7b_follows_from_its_parameters():
+    parameters = 7_615_616_512  # of Qwen2.5-7B, in bfloat16
+    assert f"| read | {4 * 2 * parameters / 1e9:.0f} GB;" in README
+    assert f"| written, and free disk needed | {2 * parameters / 1e9:.0f} GB |" in README
+    assert "| time, two cores | about a minute " in README
+    row = re.search(
+        r"^\| `mergekit-yaml` \| .* \| ([\d.]+) \| [^|]+ \|$", document("docs/large.md"), re.M
+    )
+    assert row is not None
+    assert 50 < float(row[1]) * parameters / 1e9 < 70
