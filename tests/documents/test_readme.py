@@ -17,6 +17,7 @@ from models import read_weights
 from reference import same_bits
 
 from mergekit_ram import RamPlusMerge
+from mergekit_ram.record.verdict import LITTLE_UNIQUE, MUCH_UNIQUE, OF_CHANCE
 
 README = document("README.md")
 
@@ -137,3 +138,20 @@ def test_the_cost_of_7b_follows_from_its_parameters():
     )
     assert row is not None
     assert 50 < float(row[1]) * parameters / 1e9 < 70
+
+
+def test_the_rule_is_that_of_the_verdict():
+    rows = re.findall(r"^\| (.*) \| `(\w+)` \| (.*) \|$", README, re.MULTILINE)
+    assert rows == [
+        (
+            f"at least {100 * MUCH_UNIQUE:.0f} %, and no less than {OF_CHANCE:g} of what chance would leave",
+            "ram_plus",
+            "`ram_directions`",
+        ),
+        (f"less, but at least {100 * LITTLE_UNIQUE:.0f} %", "ram_directions", "`ram_plus`"),
+        (
+            f"less than {100 * LITTLE_UNIQUE:.0f} %",
+            "ram_directions",
+            "`ram_plus` with `overlap_power: 0.5`",
+        ),
+    ]
