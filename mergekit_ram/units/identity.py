@@ -13,7 +13,8 @@ from mergekit.config import MergeConfiguration
 from pydantic import BaseModel
 
 from mergekit_ram.errors import one_line
-from mergekit_ram.record.schema import ModelRecord, Versions
+from mergekit_ram.record.contents import ModelRecord
+from mergekit_ram.record.schema import Versions
 from mergekit_ram.units.cut import PlannedUnits, Unit
 
 # mergekit's options that change what is written.
