@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 3
 STANDARD_OUTPUT = Path("-")
+FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 EPSILON = "--epsilon"
 NUMBER = re.compile(r"[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -61,16 +62,10 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
 )
 @words("CONFIG.yml|FOLDER|RECORD.json")
 @click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Write everything as JSON; - is the standard output, in place of the tables.",
+    "--json", "json_file", type=FILE, help="Write everything as JSON; - prints it, without tables."
 )
 @click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one page with figures that can be read offline.",
+    "--html", "html_file", type=FILE, help="Write a page with figures; it needs no network."
 )
 @click.option(
     EPSILON,
@@ -78,26 +73,25 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
     type=click.FloatRange(min=0),
     multiple=True,
     metavar="E [E ...]",
-    help="Count at these thresholds too, in the same pass, to see whether ε matters.",
+    help="Count at these thresholds too, in the same pass: does ε matter?",
 )
 @click.option(
     "--sample",
     "fraction",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Look at this share of the rows of every tensor; figures are then estimates.",
+    help="Read this share of the rows of every tensor; figures are then estimates.",
 )
 @click.option("--seed", type=int, help="Of --sample; 0 by default.")
 @click.option(
     "--realised/--no-realised",
     default=True,
-    show_default=True,
-    help="Read the models a second time, for what rounding leaves of λ.",
+    help="Read the models a second time, to show what the output's dtype stores of λ.",
 )
 @click.option(
     "--directions/--no-directions",
     default=None,
-    help="Compute what ram_directions would keep, which takes as long as that merge. By default "
-    "where that is the method, or takes little time.",
+    help="Compute what ram_directions would keep, which takes as long as that merge. The default "
+    "is to do so for that method, and for small models.",
 )
 @click.option(
     "--write-recipe",
@@ -124,9 +118,9 @@ def command(
 ) -> None:
     """Show what agents changed, before a merge or after it; no weights are written.
 
-    CONFIG.yml is what mergekit-yaml takes, of any merge method: the base and the models are
-    read, and compared as ram_plus would. FOLDER is the output of a merge by ram or ram_plus,
-    and RECORD.json what --json wrote: these are shown again without reading any model.
+    CONFIG.yml is a configuration of mergekit-yaml with any merge method: its models are read
+    and compared with the base. FOLDER is the output of a merge by ram, ram_plus or
+    ram_directions, and RECORD.json a file of --json: these are shown without reading models.
 
     \b
     Before a merge:

@@ -9,9 +9,6 @@ import click
 
 from mergekit_ram.cli.options import SETTINGS, parse, words
 
-ENGINES = ("local", "ray")
-"""Where workers run: on this machine, or on a Ray cluster."""
-
 CONFIG = click.Argument(
     ["config_file"],
     metavar="CONFIG.yml",
@@ -41,16 +38,12 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
 )
 @words("CONFIG.yml FOLDER")
 @click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Processes that work on units beside each other.",
+    "--workers", type=click.IntRange(min=1), default=1, help="Processes that share the units."
 )
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
-    default=ENGINES[0],
+    type=click.Choice(["local", "ray"]),
+    default="local",
     show_default=True,
     help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
 )
@@ -58,21 +51,19 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
     "--estimate",
     "only_estimate",
     is_flag=True,
-    help="Say what will be read, written, held and how long it takes; merge nothing.",
+    help="Print the bytes to read and to write, memory and time; merge nothing.",
 )
 @click.option(
     "--units",
     "only",
     metavar="FIRST:END",
     callback=_unit_range,
-    help="Do these units and nothing else; --finalise, in one process, makes the model.",
+    help="Do only these units; --finalise, run once at the end, writes the model.",
 )
 @click.option(
-    "--finalise", is_flag=True, help="Do no unit: make the model of units that are all done."
+    "--finalise", is_flag=True, help="Do no unit; write the model when all units are done."
 )
-@click.option(
-    "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
-)
+@click.option("--restart", is_flag=True, help="Delete the units of an earlier try; begin again.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -86,9 +77,9 @@ def command(
 ) -> None:
     """Merge by units of work: a merge that resumes after a crash.
 
-    CONFIG.yml and FOLDER are those of mergekit-yaml, and so are the weights, the configuration,
-    the tokenizer and the model card that are written. A unit is one shard of the output, or a
-    group of tensors to count. The same command again resumes an earlier try that stopped.
+    CONFIG.yml and FOLDER are those of mergekit-yaml, and the output is the same. A unit is one
+    shard of the output, or a group of tensors to count. If a merge stopped early, run the same
+    command again to resume it.
 
     \b
     On this machine:

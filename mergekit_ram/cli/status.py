@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
-from mergekit_ram import __version__, autoload
+from mergekit_ram import __version__
+from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import HostError, check_version
-from mergekit_ram.switches import DISABLE_VARIABLE
+from mergekit_ram.switches import DISABLE_VARIABLE, is_set
 from mergekit_ram.text import one_line, visible
 
 AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
@@ -57,7 +58,7 @@ def _installed(check: bool) -> dict[str, str]:
         "autoload": _autoload(problems["torch"]),
         **{
             name: f"nobody: {broken}" if broken else _owner(name, check)
-            for name in sorted(autoload.METHOD_NAMES)
+            for name in sorted(METHOD_NAMES)
         },
     }
 
@@ -118,7 +119,7 @@ def _numba(check: bool) -> str:
 
 def _autoload(problem: str | None) -> str:
     imports = "only programs that import mergekit_ram have it"
-    if autoload.disabled():
+    if is_set(DISABLE_VARIABLE):
         return f"off: {DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]} is set"
     if problem is not None:
         return f"off: torch is {problem}"
@@ -132,7 +133,7 @@ def _autoload(problem: str | None) -> str:
 
 def _owner(name: str, check: bool) -> str:
     """Whose method answers to a name where mergekit_ram is imported, or why none does."""
-    if autoload.disabled():
+    if is_set(DISABLE_VARIABLE):
         return "mergekit" if name == "ram" else "nobody"
     try:
         check_version()

@@ -24,7 +24,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 from pydantic import BaseModel
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError, ParameterError, RamError, working
 from mergekit_ram.inspection import figures
@@ -36,6 +36,7 @@ from mergekit_ram.methods import METHODS, RamPlusMerge
 from mergekit_ram.models.groups import agent_places
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
 from mergekit_ram.plan.warnings import warn_about_idle_merges
+from mergekit_ram.plan.writing import FinalizeMergedModel
 from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.layers import different, setting
 from mergekit_ram.record.merge import MergeRecorder, settings_record, tensor_records
@@ -179,10 +180,10 @@ def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> 
             "unset it to inspect a merge"
         )
     if not isinstance(config, MergeConfiguration):
-        recipe = read_recipe(config, MergeConfiguration, REMEDY)
+        recipe = read_recipe(config, REMEDY)
         config = recipe.config
         if config.merge_method in METHOD_NAMES:
-            warn_about_places(recipe.data, get(config.merge_method).spec)
+            warn_about_places(recipe.text, get(config.merge_method).spec)
     method = get(config.merge_method)
     if not (config.base_model or (config.slices and all(s.base_model for s in config.slices))):
         raise InputError(
@@ -190,7 +191,7 @@ def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> 
             "all agents were trained from. Add it."
         )
     if config.merge_method in METHOD_NAMES:
-        recorder = execution.plan_weights(config, options)
+        recorder = _recorder(config, options)
     else:
         warn_about_parameters(config, method.spec)
         _rehearse(config, options)
@@ -200,7 +201,7 @@ def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> 
         )
         # A merge by ram_plus may be idle where one by another method is not.
         with hushed(lambda record: record.funcName != warn_about_idle_merges.__name__):
-            recorder = execution.plan_weights(inspected, options)
+            recorder = _recorder(inspected, options)
     merges = recorder.counter.merges
     ridges = {
         m.output_weight.name: m.parameters["ridge"] for m in merges if "ridge" in m.parameters
@@ -208,10 +209,15 @@ def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> 
     return Plan(config, options, recorder, tuple(map(_by_ram_plus, merges)), ridges)
 
 
+def _recorder(config: MergeConfiguration, options: MergeOptions) -> MergeRecorder:
+    planned = host.planned_to_disk(config, "", options)
+    return next(task.recorder for task in planned if isinstance(task, FinalizeMergedModel))
+
+
 def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:
     """Let mergekit plan the merge, so that what it refuses is refused."""
     try:
-        execution.rehearse(config, options)
+        host.planned_to_disk(config, "", options)
     except RamError:
         raise
     except Exception as error:  # methods of others refuse in many ways
@@ -247,7 +253,7 @@ def recommended_recipe(path: Path, verdict: Verdict | None) -> str:
     if verdict is None or verdict.take is None:
         reason = verdict.lines[0] if verdict else "there is no verdict."
         raise InputError(f"no recipe is written: {reason}")
-    config = read_recipe(path, MergeConfiguration, REMEDY).config
+    config = read_recipe(path, REMEDY).config
     known = {*SAME_PARAMETERS.get(config.merge_method, ())}
     if config.merge_method in METHODS:
         known = _parameters(config.merge_method) & _parameters(verdict.take)

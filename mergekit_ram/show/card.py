@@ -30,11 +30,18 @@ tags:
 SECTION = """
 ## Overlap of the agents
 
-Merged by `{method}` of {package} {version} with {settings}. A parameter is active in an agent
-that changed it by more than ε, and unique where no other agent did.{origin}
+Merged by `{method}` of {package} {version} with {settings}.{source} A parameter is active in an
+agent that changed it by more than ε, and unique where no other agent did.{origin}
 {verdict}
 {table}
 {findings}"""
+SOURCES = {
+    "ram_directions": " It applies the table of [RAM](https://arxiv.org/abs/2601.13572) to "
+    "directions, by the criterion of [WUDI-Merging](https://arxiv.org/abs/2503.08099) in closed "
+    "form."
+}
+"""Of methods with more sources than mergekit's part of the card cites."""
+
 ORIGIN = "\nThe counts were taken before this merge, of the same models."
 CODE = "`"
 """Findings have words of a recipe in these; in a name they do no harm."""
@@ -76,6 +83,7 @@ def card_section(record: OverlapRecord) -> str:
         package=_package(),
         version=record.versions.mergekit_ram,
         settings=", ".join(settings),
+        source=SOURCES.get(record.merge_method, ""),
         origin=ORIGIN if record.counts_from else "",
         verdict="".join(f"\n{in_markdown(line, kept=CODE)}" for line in lines) + "\n",
         table=as_markdown(agent_table(record, whole_names)),

@@ -111,6 +111,7 @@ def agent_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
         names: of the agents, by their models.
     """
     has_weights = any(agent.weight != 1 for agent in record.agents)
+    is_weighed = record.settings.ridge is None  # else the method has no λ
     return _table(
         record,
         "What each agent changed",
@@ -121,8 +122,7 @@ def agent_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
         columns.UNIQUE,
         columns.SHARED,
         columns.RATIO,
-        columns.RESCALE,
-        columns.CLIPPED,
+        *([columns.RESCALE, columns.CLIPPED] if is_weighed else []),
         *known([columns.RANK], record.agents),
     )
 

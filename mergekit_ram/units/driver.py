@@ -26,7 +26,7 @@ from mergekit.graph import Task
 from mergekit.merge import run_merge
 from mergekit.tokenizer import TokenizerInfo
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.errors import InputError
 from mergekit_ram.plan.folder import MARKS, check_output, lock_folder, remove_earlier_model
 from mergekit_ram.plan.writing import writing_to
@@ -69,7 +69,7 @@ def merge(job: MergeJob) -> bool:
         if job.units is not None:
             _Driver(job).do_units(plan_of(job), job.units)
             return not job.work.exists
-        with execution.executed_by(_Driver(job).execute):
+        with host.executed_by(_Driver(job).execute):
             run_merge(job.config, job.out_path, job.options, job.configuration)
         job.work.remove()
         shutil.rmtree(Path(job.out_path, ADAPTERS), ignore_errors=True)

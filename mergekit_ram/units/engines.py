@@ -168,7 +168,7 @@ def _connected() -> Iterator[Any]:
         import ray
     except ImportError:
         raise MissingExtraError(
-            "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
+            "`--engine ray` needs Ray, which is not installed: in a clone, pip install '.[cluster]'"
         ) from None
     before = os.getcwd()
     try:

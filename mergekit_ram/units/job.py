@@ -19,7 +19,7 @@ from mergekit.io.tasks import LoaderCache
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.models.groups import Tokenizers, run_loading
@@ -108,7 +108,7 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    recipe = read_recipe(config_file, MergeConfiguration)
+    recipe = read_recipe(config_file)
     method = recipe.config.merge_method
     if method not in METHOD_NAMES:
         raise InputError(
@@ -147,7 +147,7 @@ def folder_beside(path: str) -> Iterator[str]:
 
 def plan_of(job: MergeJob) -> PlannedUnits:
     """Plan a merge as mergekit does, and cut it."""
-    targets = execution.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
+    targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
     return cut(targets, job.options.out_shard_size)
 
 

@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -39,6 +40,13 @@ def run_ours(arguments: list[str]) -> str:
         result = CliRunner().invoke(main, [*arguments, "--quiet"])
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def printed_by(code: str) -> str:
+    """What Python code prints."""
+    with redirect_stdout(StringIO()) as printed:
+        exec(compile(code, "example", "exec"), {"__name__": "example"})
+    return printed.getvalue()
 
 
 @contextmanager

@@ -72,5 +72,5 @@ def test_without_ray_the_line_that_installs_it_is_named(undisturbed, tmp_path):
         text=True,
     )
     assert done.returncode == 1
-    assert "pip install 'mergekit-ram[cluster]'" in done.stdout
+    assert "pip install '.[cluster]'" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
