@@ -10,7 +10,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -190,13 +190,18 @@ def _try(remove: Callable[[], None]) -> None:
         remove()
 
 
-def remove_earlier_model(folder: Path) -> None:
+def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     """Remove what transformers, PEFT and others would load from a folder; the rest stays.
 
     The files that make it a model go first, so that it is none whenever this is interrupted.
+
+    Args:
+        folder: of the model.
+        kept: files of the new model.
     """
     found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
-    old = [*dict.fromkeys(filter(_is_file, [*found, *indexed_files(folder)]))]
+    present = filter(_is_file, [*found, *indexed_files(folder)])
+    old = [file for file in dict.fromkeys(present) if file not in kept]
     if old:
         LOG.warning(
             "output folder %s: replacing the model in it (%s)",

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.overlap import AgentOverlap
+from mergekit_ram.overlap import AgentCounts, AgentOverlap
 from mergekit_ram.record.build import counted_fields, different, layer_records, setting
 from mergekit_ram.record.schema import (
     RECORD_NAME,
@@ -153,6 +153,11 @@ def _impossible(tensor: TensorRecord) -> Iterator[str]:
             )
         if agent.weight == 0 and agent.active:
             yield f"weight of {agent.model} is 0, and {agent.active} parameters are active"
+    yield from impossible(agents, tensor.numel)
+
+
+def impossible(agents: Sequence[AgentCounts], numel: int) -> Iterator[str]:
+    """Find counts of agents that no tensor of ``numel`` parameters gives, in words."""
     changed = 0
     for others, counts in enumerate(zip(*(a.overlap_degree for a in agents), strict=True)):
         parameters, rest = divmod(sum(counts), others + 1)
@@ -162,8 +167,8 @@ def _impossible(tensor: TensorRecord) -> Iterator[str]:
                 f"overlap_degree.{others} of its agents is {', '.join(map(str, counts))}, but "
                 f"{others + 1} agents count each of these parameters"
             )
-    if changed > tensor.numel:
-        yield f"{changed} parameters of {tensor.numel} are changed"
+    if changed > numel:
+        yield f"{changed} parameters of {numel} are changed"
 
 
 def _rebuilt(record: OverlapRecord) -> OverlapRecord:

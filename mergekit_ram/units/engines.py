@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from mergekit_ram.errors import InputError, MissingExtraError, RamError
+from mergekit_ram.errors import InputError, MissingExtraError, RamError, working
 from mergekit_ram.units.job import MergeJob, Worker, run_unit
 
 LOG = logging.getLogger("mergekit_ram")
@@ -53,40 +53,35 @@ def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
     Raises:
         RamError: a unit failed, or a worker was killed.
     """
-    children = [_start() for _ in range(min(job.workers, len(numbers)))]
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def do(number: int) -> int:
         child = free.get()
-        _ask(child, job, number)
-        free.put(child)
+        try:
+            _ask(child, job, number)
+        finally:
+            free.put(child)
         return number
 
+    workers = min(job.workers, len(numbers))
+    # The children end first, so that no thread waits for one.
+    with ThreadPoolExecutor(workers) as pool, ExitStack() as children:
+        for _ in range(workers):
+            free.put(children.enter_context(_child()))
+        for future in as_completed([pool.submit(do, number) for number in numbers]):
+            seen(future.result())
+
+
+@contextmanager
+def _child() -> Iterator[subprocess.Popen[bytes]]:
+    """A worker process, which is killed at the end."""
+    command = [sys.executable, str(CHILD), str(os.getpid())]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        with ThreadPoolExecutor(len(children)) as pool:
-            for child in children:
-                free.put(child)
-            try:
-                for future in as_completed([pool.submit(do, number) for number in numbers]):
-                    seen(future.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in children:
-                    child.kill()
-                raise
+        yield child
     finally:
-        for child in children:
-            # What could not be sent to one that was killed cannot be sent now.
-            with suppress(OSError), child:
-                child.kill()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, str(CHILD), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+        child.kill()
+        child.wait()
 
 
 def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
@@ -94,10 +89,10 @@ def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        pickle.dump((job, number), child.stdin)
+        child.stdin.write(pickle.dumps((job, number)))
         child.stdin.flush()
         error = pickle.load(child.stdout)
-    except (OSError, EOFError, pickle.UnpicklingError):
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError):
         raise _was_killed(job) from None
     if error is not None:
         raise error
@@ -107,31 +102,20 @@ def serve() -> None:
     """Do units in a worker process: jobs come in, and errors or None go out."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints here is no reply
-    logging.basicConfig()
-    while True:
-        try:
-            job, number = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        pickle.dump(attempt(job, number), replies)
-        replies.flush()
+    with suppress(EOFError):
+        while True:
+            pickle.dump(attempt(*pickle.load(sys.stdin.buffer)), replies)
+            replies.flush()
 
 
 def attempt(job: MergeJob, number: int) -> RamError | None:
     """Do a unit in a worker process; the error, in one line, if it fails."""
+    logging.basicConfig(level=logging.INFO if job.options.verbosity else logging.WARNING)
     try:
-        run_unit(job, number)
+        with working(f"unit {number} of the merge into {job.out_path}"):
+            run_unit(job, number)
     except RamError as error:
         return error
-    except Exception as error:
-        if job.options.verbosity > 1:
-            LOG.warning("a worker failed", exc_info=error)
-        lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        return InputError(
-            f"a worker of the merge into {job.out_path} failed: {type(error).__name__}: "
-            f"{lines[-1]}. What is finished is kept: run the same command again, and with -vv to "
-            "see more."
-        )
     return None
 
 
