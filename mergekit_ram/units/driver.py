@@ -14,7 +14,6 @@ neither                alone      begins or resumes, does all units and makes th
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ from mergekit_ram.record.check import read_record
 from mergekit_ram.record.contents import written_files
 from mergekit_ram.record.merge import settings_record
 from mergekit_ram.record.schema import RECORD_NAME
-from mergekit_ram.units.engines import run_here, run_in_processes, run_on_ray
+from mergekit_ram.units.engines import Engine, engine_of
 from mergekit_ram.units.folder import (
     ADAPTERS,
     WORK_FOLDER,
@@ -130,10 +129,14 @@ def _do(worker: Worker) -> None:
     if job.units is None and len(lacking) < len(asked):
         done = len(asked) - len(lacking)
         LOG.warning("resuming: %d of %d units were finished earlier", done, len(asked))
-    _run(worker, lacking, "count")
-    if job.units is None and worker.needs_counts:
-        worker.counter.complete(worker.statistics.tensors)
-    _run(worker, lacking, "shard")
+    if not lacking:
+        return
+    with engine_of(worker, len(lacking)) as engine:
+        # Counted from the end, so that the page cache keeps what is merged first.
+        _run(engine, [unit for unit in reversed(lacking) if unit.kind == "count"], job)
+        if job.units is None and worker.needs_counts:
+            worker.counter.complete(worker.statistics.tensors)
+        _run(engine, [unit for unit in lacking if unit.kind == "shard"], job)
 
 
 def _begin(worker: Worker, asked: Sequence[Unit]) -> None:
@@ -150,7 +153,7 @@ def _begin(worker: Worker, asked: Sequence[Unit]) -> None:
     job, work = worker.job, worker.work
     _check_places(job, worker.counter.counts_from)
     is_anew = job.restart or not is_unfinished(job.out_path)
-    written = sum(unit.written for unit in asked if not work.shard(unit.number).exists())
+    written = sum(unit.written for unit in asked if work.receipt(unit) is None)
     check_output(job.out_path, written, [part.path for part in named_parts(job.config)])
     with writing_to(job.out_path):
         if is_anew and not job.is_shared:
@@ -166,28 +169,16 @@ def _begin(worker: Worker, asked: Sequence[Unit]) -> None:
         )
 
 
-def _run(worker: Worker, lacking: Sequence[Unit], kind: Kind) -> None:
-    job = worker.job
-    size = {unit.number: unit.read + unit.written for unit in lacking if unit.kind == kind}
-    if not size:
+def _run(engine: Engine, units: Sequence[Unit], job: MergeJob) -> None:
+    """Do units of one kind, with a bar."""
+    if not units:
         return
-    with progress_in_bytes(
-        sum(size.values()), STEPS[kind].capitalize(), quiet=job.options.quiet
-    ) as bar:
-        done = itertools.count(1)
-
-        def seen(number: int) -> None:
-            bar.set_postfix_str(f"unit {next(done)} of {len(size)}", refresh=False)
+    size = {unit.number: unit.read + unit.written for unit in units}
+    title = STEPS[units[0].kind].capitalize()
+    with progress_in_bytes(sum(size.values()), title, quiet=job.options.quiet) as bar:
+        for done, number in enumerate(engine(list(size)), start=1):
+            bar.set_postfix_str(f"unit {done} of {len(size)}", refresh=False)
             bar.update(size[number])
-
-        # Counted from the end, so that the page cache keeps what is merged first.
-        numbers = sorted(size, reverse=kind == "count")
-        if job.engine == "ray":
-            run_on_ray(job, numbers, seen)
-        elif job.workers > 1:
-            run_in_processes(job, numbers, seen)
-        else:
-            run_here(worker, numbers, seen)
 
 
 def _check_places(job: MergeJob, counts: str | None) -> None:

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,35 +25,43 @@ CHILD = Path(__file__).with_name("child.py")
 # A unit can be done again anywhere, so that Ray may repeat one that was lost with its node.
 RAY_RETRIES = 3
 
-# Is told the number of a unit that is done.
-Seen = Callable[[int], None]
+# Does units of these numbers, and yields each that is done.
+Engine = Callable[[Sequence[int]], Iterator[int]]
 
 
-def run_here(worker: Worker, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units one after the other in this process.
+def engine_of(worker: Worker, units: int) -> AbstractContextManager[Engine]:
+    """The engine of a job: this process, others of this machine, or a Ray cluster.
 
-    The disk flushes a shard while the next one is merged.
+    Args:
+        worker: this process.
+        units: that there are to do.
+
+    Raises:
+        RamError: when it is used: a unit failed, or a worker was killed.
+        MissingExtraError: Ray is not installed.
     """
+    if worker.job.engine == "ray":
+        return _on_ray(worker.job)
+    if worker.job.workers > 1:
+        return _in_processes(worker.job, min(worker.job.workers, units))
+    return nullcontext(partial(_here, worker))
 
-    def end(last: Callable[[], None], number: int) -> None:
-        last()
-        seen(number)
 
+def _here(worker: Worker, numbers: Sequence[int]) -> Iterator[int]:
+    """Do units one after the other; the disk flushes a shard while the next one is merged."""
     with ThreadPoolExecutor(1) as pool:
         before = pool.submit(lambda: None)
         for number in numbers:
             last = worker.run(number)
             before.result()
-            before = pool.submit(end, last, number)
+            before = pool.submit(last)
+            yield number
         before.result()
 
 
-def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units in ``job.workers`` processes of this machine.
-
-    Raises:
-        RamError: a unit failed, or a worker was killed.
-    """
+@contextmanager
+def _in_processes(job: MergeJob, workers: int) -> Iterator[Engine]:
+    """Processes of this machine, which are killed at the end."""
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def do(number: int) -> int:
@@ -63,25 +72,27 @@ def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
             free.put(child)
         return number
 
-    workers = min(job.workers, len(numbers))
+    def engine(numbers: Sequence[int]) -> Iterator[int]:
+        for future in as_completed([pool.submit(do, number) for number in numbers]):
+            yield future.result()
+
     # The children end first, so that no thread waits for one.
     with ThreadPoolExecutor(workers) as pool, ExitStack() as children:
         for _ in range(workers):
             free.put(children.enter_context(_child()))
-        for future in as_completed([pool.submit(do, number) for number in numbers]):
-            seen(future.result())
+        yield engine
 
 
 @contextmanager
 def _child() -> Iterator[subprocess.Popen[bytes]]:
-    """A worker process, which is killed at the end."""
     command = [sys.executable, str(CHILD), str(os.getpid())]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
+    # What could not be sent to one that was killed cannot be sent now.
+    with suppress(OSError), child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
@@ -119,15 +130,17 @@ def attempt(job: MergeJob, number: int) -> RamError | None:
     return None
 
 
-def run_on_ray(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units as tasks of a Ray cluster, ``job.workers`` at a time.
+@contextmanager
+def _on_ray(job: MergeJob) -> Iterator[Engine]:
+    """The cluster that RAY_ADDRESS names, or one of its own, with ``job.workers`` at a time."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
+        ) from None
 
-    Raises:
-        RamError: a unit failed, or its worker was killed again and again.
-        MissingExtraError: Ray is not installed.
-    """
-    with _connected() as ray:
-        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt)
+    def engine(numbers: Sequence[int]) -> Iterator[int]:
         waiting = list(reversed(numbers))
         running: dict[Any, int] = {}
         while waiting or running:
@@ -142,18 +155,8 @@ def run_on_ray(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
                 raise _was_killed(job) from None
             if error is not None:
                 raise error
-            seen(running.pop(ready))
+            yield running.pop(ready)
 
-
-@contextmanager
-def _connected() -> Iterator[Any]:
-    """Ray, connected to the cluster that RAY_ADDRESS names, or to one of its own here."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError(
-            "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
-        ) from None
     before = os.getcwd()
     try:
         # Ray takes the working folder's files for modules of its workers.
@@ -164,7 +167,8 @@ def _connected() -> Iterator[Any]:
     finally:
         os.chdir(before)
     try:
-        yield ray
+        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt)
+        yield engine
     finally:
         ray.shutdown()
 

@@ -171,7 +171,7 @@ def test_an_output_below_a_work_folder_is_refused(plus, all_done):
 SHADOWS = ("joblib", "warnings", "yaml", "torch", "mergekit_ram", "pickle")
 
 
-def test_files_of_the_working_folder_are_no_modules(plus, tmp_path):
+def test_two_workers_write_the_same_and_take_no_module_from_the_working_folder(plus, tmp_path):
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working folder')\n")
     command = Path(sys.executable).with_name("mergekit-ram")
