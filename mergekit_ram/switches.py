@@ -44,10 +44,6 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             setattr(owner, name, make(value))
 
 
-def is_replaced(owner: Any, name: str) -> bool:
-    return (owner, name) in _before
-
-
 def restore() -> None:
     """Give every replaced name its value back, in reverse order."""
     with _lock:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup
+from mergekit.merge_methods.base import TensorEntry, TensorGroup
 
 from mergekit_ram.errors import InputError, ParameterError
 from mergekit_ram.kernels import blocks, directions, ram
@@ -18,11 +18,6 @@ from mergekit_ram.kernels.solutions import KernelRidgeError
 from mergekit_ram.overlap import AgentCounts, TensorOverlap
 
 MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-
-WAYS_OUT = {
-    "rescale": " Set a smaller one, or where it is computed, 1 + r · clip(ρ, 0, alpha), a smaller "
-    "`r` or `alpha`.",
-}
 
 NO_MATRICES = ("bias", ".A_log")
 """How parameters end that nothing is multiplied by as a matrix, however many axes they have."""
@@ -85,12 +80,15 @@ def recipe_of(
     dtype: torch.dtype | None,
     out_dtype: torch.dtype | None,
 ) -> Recipe:
-    """What a merge by these settings does to the agents that take part."""
-    rescale = settings.get("rescale")
+    """What a merge by these settings does to the agents that take part.
+
+    A λ_t that is still to be computed counts as 1.
+    """
+    rescale = settings["rescale"].values_for(agents) if "rescale" in settings else None
     return Recipe.of(
         len(agents),
         settings["epsilon"],
-        None if rescale is None else rescale.values_for(agents),
+        rescale and [1.0 if factor is None else factor for factor in rescale],
         settings["weight"].values_for(agents),
         settings["scale"],
         settings.get("overlap_power", 1.0),  # ram_directions has none, and counts by a recipe too
@@ -116,7 +114,7 @@ def count_group(
     base, agents = base_of(group), agents_at_work(group, settings)
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
-        recipe = recipe_of(_without_unknown(settings), agents, dtype, None)
+        recipe = recipe_of(settings, agents, dtype, None)
         counts = ram.count_by(recipe, base.tensor, [agent.tensor for agent in agents])
     return _tensor_overlap(group, agents, counts)
 
@@ -189,14 +187,6 @@ def _merge_directions(
         ) from None
 
 
-def _without_unknown(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With 1 for every λ_t that is to be computed."""
-    if "rescale" not in settings:
-        return settings
-    known = [(agent, 1.0 if λ is None else λ) for agent, λ in settings["rescale"].items()]
-    return {**settings, "rescale": PerInputValues(known)}
-
-
 def _tensor_overlap(
     group: TensorGroup, agents: Sequence[TensorEntry], counts: ram.OverlapCounts
 ) -> TensorOverlap:
@@ -222,9 +212,7 @@ def check_values(group: TensorGroup, agents: Sequence[TensorEntry]) -> None:
                 f"model {entry.id}, tensor {group.metadata.name}: {entry.tensor.dtype} weights "
                 "cannot be merged; dequantise the model to bfloat16, float16 or float32 first"
             )
-    at_work = {entry.id for entry in agents}
-    for entry in group.non_base:
-        if entry.id not in at_work:
+        if not entry.is_base and all(entry is not agent for agent in agents):
             with named_errors(group, [entry]):
                 blocks.check_finite(entry.tensor)
 
@@ -249,5 +237,5 @@ def named_errors(group: TensorGroup, entries: Sequence[TensorEntry]) -> Iterator
         whose = "" if error.agent is None else f" of model {entries[error.agent + 1].id}"
         raise ParameterError(
             f"parameter '{error.name}'{whose} {error.problem} (tensor {name})."
-            f"{WAYS_OUT.get(error.name, '')}"
+            " Set a smaller one; λ is 1 + r · clip(ρ, 0, alpha) where it is computed."
         ) from None

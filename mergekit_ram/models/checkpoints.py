@@ -18,6 +18,7 @@ import torch
 from mergekit.io import ShardedTensorIndex
 from mergekit.io.lazy_tensor_loader import ShardInfo
 from safetensors import safe_open
+from transformers.modeling_utils import str_to_torch_dtype
 
 from mergekit_ram.errors import InputError, one_line
 from mergekit_ram.text import some
@@ -36,22 +37,6 @@ EXPLICIT_KEY = "transformers_weights"
 """Key of ``config.json`` that tells transformers another file."""
 
 ADAPTER_CONFIG = "adapter_config.json"
-
-SAFETENSORS_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""safetensors' names of dtypes; the packed ones that torch lacks count as ``uint8``."""
 
 KEPT_HEADERS = 4096
 """Files whose headers are kept, for every step of a plan that asks for them again."""
@@ -78,9 +63,42 @@ class TensorHeader:
         """Bytes that it takes."""
         return self.numel * self.dtype.itemsize
 
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it holds numbers of eight bits or fewer, which say nothing without scales."""
+        return self.dtype.itemsize == 1 and self.dtype != torch.bool
+
     def as_meta(self) -> torch.Tensor:
         """A tensor without data, for code that computes shapes."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint holds a tensor of a plan.
+
+    Attributes:
+        name: of the stored tensor.
+        matrix: the number of the matrix in it, for one of packed experts; None for all of it.
+        start: the first row of that matrix.
+        stop: the row after the last one.
+    """
+
+    name: str
+    matrix: int | None = None
+    start: int = 0
+    stop: int = 0
+
+    def of(self, stored: torch.Tensor) -> torch.Tensor:
+        """The tensor of the plan, which borrows the stored one's memory."""
+        return stored if self.matrix is None else stored[self.matrix, self.start : self.stop]
+
+    def header(self, stored: TensorHeader) -> TensorHeader:
+        """The header of the tensor of the plan."""
+        if self.matrix is None:
+            return stored
+        tensor = self.of(stored.as_meta())
+        return TensorHeader(tuple(tensor.shape), tensor.dtype)
 
 
 @dataclass(frozen=True)
@@ -252,7 +270,8 @@ def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
     with safe_open(path, framework="pt") as shard:
         for name in shard.keys():  # noqa: SIM118  # the handle is no mapping
             stored = shard.get_slice(name)
-            dtype = SAFETENSORS_DTYPES.get(stored.get_dtype(), torch.uint8)
+            # Packed dtypes that torch lacks count as bytes.
+            dtype = str_to_torch_dtype.get(stored.get_dtype(), torch.uint8)
             headers[name] = TensorHeader(tuple(stored.get_shape()), dtype)
     return headers
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
@@ -16,7 +15,9 @@ from mergekit_ram.models.checkpoints import Checkpoint, open_checkpoint, shard_p
 
 NAMES = "A local folder is written as ./folder, a model of the hub as owner/name"
 FOLDER_REMEDY = "Repair or re-download this checkpoint; code of its own needs --trust-remote-code."
-HUB_REMEDY = f"{NAMES}; without a network give the folder of a download."
+HUB_REMEDY = (
+    f"{NAMES}; without a network give the folder of a download, below snapshots/ in the cache."
+)
 
 
 def open_models(
@@ -101,25 +102,12 @@ def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
 
 def _local_folder(part: ModelPath, model: ModelReference, options: MergeOptions) -> str:
     """Where a model or an adapter lies on this machine, downloaded if need be."""
-    path, cache = part.path, options.transformers_cache
-    if Path(path).is_dir():
-        return path
-    try:
-        with reading(model, f"the model {path} of the hub", HUB_REMEDY):
-            folder: str = ModelReference(model=part).local_path(cache_dir=cache)
-    except InputError as error:
-        try:
-            cached = huggingface_hub.snapshot_download(
-                path, revision=part.revision, cache_dir=cache, local_files_only=True
-            )
-        except Exception:  # whatever it is, there is no folder to name
-            raise error from None
-        raise InputError(
-            f"model {model}: the hub cannot be asked for {path}, and mergekit asks it for every "
-            f"model that is given by name. It is in the cache: give that folder, {cached}, as "
-            "the model."
-        ) from error
-    return folder
+    if Path(part.path).is_dir():
+        return part.path
+    with reading(model, f"the model {part.path} of the hub", HUB_REMEDY):
+        cache = options.transformers_cache
+        folder: str = ModelReference(model=part).local_path(cache_dir=cache)
+        return folder
 
 
 def _is_folder(model: ModelReference) -> bool:

@@ -20,11 +20,16 @@ from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
 from mergekit_ram.errors import InputError, Note, reading, tell
-from mergekit_ram.models.architecture import all_names, name_models, weights_of
+from mergekit_ram.models.architecture import (
+    all_names,
+    check_layers,
+    chosen_layer_types,
+    text_key,
+    weights_of,
+)
 from mergekit_ram.models.checkpoints import Checkpoint
-from mergekit_ram.models.layers import check_layers, chosen_layer_types, text_key
 from mergekit_ram.models.loader import NamedLoader
-from mergekit_ram.models.names import ARCHITECTURE_REMEDY, Naming
+from mergekit_ram.models.matching import ARCHITECTURE_REMEDY, Naming, name_models
 from mergekit_ram.models.opening import open_models
 from mergekit_ram.models.transformers_layout import TransformersLayout, layout_of
 
@@ -119,7 +124,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
     apart: list[Note] = []
     if is_tied(configs[base]):
         apart = [*_heads_apart(weights_of(named.architecture, configs[base]), loaders)]
-    notes = (*_notes_on_files(checkpoints), *_notes_on_names(named.namings), *apart)
+    notes = (*_notes(checkpoints, named.namings), *apart)
     tell(notes)
     # mergekit looks for it at the top, where some models do not have it.
     key = {"vocab_size_config_key": text_key(configs[base], "vocab_size")}
@@ -203,7 +208,10 @@ def _check_tokenizers(
             )
 
 
-def _notes_on_files(checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterator[Note]:
+def _notes(
+    checkpoints: Mapping[ModelReference, Checkpoint], namings: Mapping[ModelReference, Naming]
+) -> Iterator[Note]:
+    """What is odd about the models' files and names, one note per model and oddity."""
     for model, checkpoint in checkpoints.items():
         if checkpoint.unread:
             yield Note(
@@ -212,13 +220,8 @@ def _notes_on_files(checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterato
                 f"{checkpoint.description} is read, as transformers does, and "
                 f"{' and '.join(checkpoint.unread)} is not",
             )
-
-
-def _notes_on_names(namings: Mapping[ModelReference, Naming]) -> Iterator[Note]:
-    """One note per model in whose names a trainer has left something."""
-    for model, naming in namings.items():
-        if naming.wrappers:
-            prefixes = ", ".join(f"`{wrapper}`" for wrapper in naming.wrappers)
+        if namings[model].wrappers:
+            prefixes = ", ".join(f"`{wrapper}`" for wrapper in namings[model].wrappers)
             yield Note(
                 "wrapped-names",
                 f"model {model}: a trainer has left {prefixes} in the names of its tensors; they "

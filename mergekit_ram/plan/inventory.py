@@ -31,9 +31,9 @@ from mergekit_ram.models.groups import (
     loads_below,
 )
 from mergekit_ram.models.loader import NamedIndex, headers_of
-from mergekit_ram.models.names import ARCHITECTURE_REMEDY
+from mergekit_ram.models.matching import ARCHITECTURE_REMEDY
 from mergekit_ram.models.prepare import Prepared
-from mergekit_ram.plan.warnings import Rounding
+from mergekit_ram.plan.warnings import Rounding, say_whose_method, warn_about_idle_merges
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
@@ -148,12 +148,19 @@ def check_plan(
     Raises:
         InputError: the models do not fit together, or the output would not be the whole base.
     """
+    if not merges:
+        raise InputError(
+            "the models have no tensor in common, so that the output would be empty. Give files "
+            "of one model's agents, with the same names of tensors."
+        )
+    say_whose_method(merges[0].method_name)
     inventory = Inventory()
     for merge in merges:
         inventory.add(merge)
     known = prepared.known_names() if prepared else None
     notes = [*inventory.rounding.notes(), *_coverage(merges, inventory.models, known)]
     tell(notes)
+    warn_about_idle_merges(merges)
     if prepared and inventory.rows is not None:
         key = str(prepared.architecture.vocab_size_config_key)
         set_config_value(out_config, key, inventory.rows)
@@ -164,20 +171,6 @@ def check_plan(
         notes=(*(prepared.notes if prepared else ()), *notes),
         sides=prepared.layout.sides if prepared and prepared.layout else None,
     )
-
-
-def listed(saves: Any) -> Any:
-    """The tasks that save a raw merge's weights.
-
-    Raises:
-        InputError: mergekit lists none, and would write an output without weights.
-    """
-    if isinstance(saves, list) and not saves:
-        raise InputError(
-            "the models have no tensor in common, so that the output would be empty. Give files "
-            "of one model's agents, with the same names of tensors."
-        )
-    return saves
 
 
 def _converted(load: Load, model: Holding) -> TensorHeader | None:

@@ -17,6 +17,7 @@ import torch
 from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
 from mergekit.graph import Task
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
 
 from mergekit_ram.kernels.matrices import Layout
@@ -35,8 +36,7 @@ from mergekit_ram.models.groups import (
 )
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
-from mergekit_ram.record import reuse
-from mergekit_ram.record.counter import OverlapCounter
+from mergekit_ram.record.counts import OverlapCounter, recorded_counts
 from mergekit_ram.tensors import count_group, counting_merges, laid_out
 
 COUNT_PRIORITY = 20_000
@@ -45,25 +45,6 @@ COUNT_PRIORITY = 20_000
 TakeCounts = Callable[[str, TensorOverlap | None], None]
 
 _plan_numbers = itertools.count()
-
-
-class ComputeDevice(Task[torch.Tensor], frozen=True):
-    """An empty tensor that the executor moves to the device it computes on.
-
-    A task that has it as an argument can see from it which device that is.
-    """
-
-    def arguments(self) -> dict[str, Task[Any]]:
-        return {}
-
-    def execute(self, **_: Any) -> torch.Tensor:
-        return torch.empty(0)
-
-    def priority(self) -> int:
-        return COUNT_PRIORITY
-
-    def main_thread_only(self) -> bool:
-        return True
 
 
 class CountOverlaps(Task[OverlapStatistics], frozen=True):
@@ -79,10 +60,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     _counter: OverlapCounter = PrivateAttr()
 
     def arguments(self) -> dict[str, Task[Any]]:
-        return {"anchor": ComputeDevice()}
-
-    def uses_accelerator(self) -> bool:
-        return True
+        return {}
 
     def priority(self) -> int:
         return COUNT_PRIORITY
@@ -90,11 +68,11 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     def main_thread_only(self) -> bool:
         return True
 
-    def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:  # type: ignore[override]
+    def execute(self, **_: Any) -> OverlapStatistics:
         counter = self._counter
         if counter.recorded is not None:
             return counter.complete(counter.recorded.statistics.tensors)
-        device = torch.device(self.device) if self.device else anchor.device
+        device = torch.device(self.device or "cpu")
         tokenizers: Tokenizers = {}
         # From the end, so that the page cache keeps what is merged first.
         merges = progress(
@@ -183,9 +161,8 @@ class PlannedMerges:
 def plan_merges(
     merges: Sequence[ExecuteMergeMethodTask],
     output: PlannedOutput,
+    options: MergeOptions,
     *,
-    quiet: bool = False,
-    device: str | None = None,
     ties_embeddings: bool = False,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
@@ -193,8 +170,7 @@ def plan_merges(
     Args:
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
         output: of the plan.
-        quiet: no progress bar in the counting pass.
-        device: to count on; by default the one that the executor computes on.
+        options: of mergekit's commands.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
 
@@ -203,11 +179,13 @@ def plan_merges(
     """
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
-    recorded = reuse.recorded_counts(once, output.loads) if needs_pass else None
-    counter = OverlapCounter(once, quiet=quiet, recorded=recorded)
+    recorded = recorded_counts(once, output.loads) if needs_pass else None
+    counter = OverlapCounter(once, quiet=options.quiet, recorded=recorded)
     statistics = None
     if needs_pass:
-        statistics = CountOverlaps(plan=next(_plan_numbers), quiet=quiet, device=device)
+        # The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU.
+        device = str(get_torch_accelerator_type()) if options.multi_gpu else options.device
+        statistics = CountOverlaps(plan=next(_plan_numbers), quiet=options.quiet, device=device)
         statistics._counter = counter  # type: ignore[misc]  # private attributes stay writable
     counted_here = set() if needs_pass else {id(merge) for merge in once}
     tasks = []
@@ -219,11 +197,6 @@ def plan_merges(
             task._take = counter.add
         tasks.append(task)
     return PlannedMerges(tasks, counter)
-
-
-def counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    return str(get_torch_accelerator_type()) if options.multi_gpu else None
 
 
 def may_be_lacked(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
-from mergekit_ram.record.build import different
-from mergekit_ram.record.schema import OverlapRecord, Setting
+from mergekit_ram.record.layers import different
+from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, Plot, Style
-from mergekit_ram.show.columns import Bounds, Column
+from mergekit_ram.show.columns import Bounds
 
 # How far the axes of λ reach: at least, beyond the present value as a factor, and beyond the
-# largest finite ρ, from which on every curve is level.
+# largest finite ρ, from which on every curve is level, unless that is far away.
 LEAST_R = 0.3
 LEAST_ALPHA = 4.0
 BEYOND = 1.5
 BEYOND_RATIO = 1.05
+MOST_ALPHA = 40.0
 
-LONGEST_LINEAR = 40.0
-LOGARITHMIC_START = 0.1
 STEPS = 60
 
 HEIGHT = 340
@@ -75,7 +72,7 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
             Curve(
                 style,
                 epsilons,
-                [_single(column, threshold.agents[place]) for threshold in positive],
+                [column.single(threshold.agents[place]) for threshold in positive],
                 [column.bounds(threshold.agents[place]) for threshold in positive],
             )
             for place, style in enumerate(charts.styles_of(record))
@@ -88,43 +85,19 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
             drawn_curves(
                 drawn,
                 {"type": "log", "title": {"text": "ε"}, **ticks},
-                {"title": {"text": column.title}, **_axis(column, [least, *values])},
+                charts.shares(column.title, max(values))
+                if column.form is columns.share
+                else {"title": {"text": column.title}, "range": span([least, *values])},
                 marked or None,
             ),
-            (ZERO_NOTE if len(positive) < len(found) else "") + coinciding(drawn),
+            ZERO_NOTE if len(positive) < len(found) else "",
         )
-
-
-def _axis(column: Column, values: Sequence[float]) -> Plot:
-    if column.form is not columns.share:
-        return {"range": span(values)}
-    end = min(charts.WHOLE_AXIS, 1.1 * max(values)) or 1.0
-    return {"range": [0, end], **charts.share_ticks(end)}
 
 
 def span(values: Sequence[float]) -> list[float]:
     """The ends of an axis, with room around what is drawn."""
     room = ROOM * max(max(values) - min(values), LEAST_SPAN)
     return [min(values) - room, max(values) + room]
-
-
-def _single(column: Column, part: Any) -> float | None:
-    """A figure, of which several by tensor have no place on a curve."""
-    value: Setting | None = column.value(part)
-    return None if isinstance(value, tuple) else value
-
-
-def coinciding(found: Sequence[Curve]) -> str:
-    """Names the curves that lie upon each other."""
-    groups: dict[tuple[float | None, ...], list[str]] = {}
-    for curve in found:
-        if any(height is not None for height in curve.heights):
-            groups.setdefault(curve.heights, []).append(html.unescape(curve.agent.label))
-    return "".join(
-        f" The curves of {', '.join(first)} and {last} coincide."
-        for *first, last in groups.values()
-        if first
-    )
 
 
 def rescale(ratio: float | None, r: float, alpha: float) -> float:
@@ -150,11 +123,11 @@ def over_settings(record: OverlapRecord) -> Iterator[Panel]:
             f"r = {r:g} and α = {alpha:g}."
         )
     largest = max(agent.overlap_unique_ratio or 0.0 for agent in record.agents)
-    end = max(LEAST_ALPHA, BEYOND * alpha, BEYOND_RATIO * largest)
+    end = max(LEAST_ALPHA, BEYOND * alpha, min(BEYOND_RATIO * largest, MOST_ALPHA))
     over_r = _over(record, "r", r, max(LEAST_R, BEYOND * r), lambda p, x: rescale(p, x, alpha))
     over_alpha = _over(record, "α", alpha, end, lambda p, x: rescale(p, r, x))
-    yield replace(over_r, name="rescale-r", note=f"Here α = {alpha:g}.{note}{over_r.note}")
-    yield replace(over_alpha, name="rescale-alpha", note=f"Here r = {r:g}.{note}{over_alpha.note}")
+    yield Panel("rescale-r", over_r, f"Here α = {alpha:g}.{note}")
+    yield Panel("rescale-alpha", over_alpha, f"Here r = {r:g}.{note}")
 
 
 def _over(
@@ -163,13 +136,9 @@ def _over(
     present: float,
     end: float,
     factor: Callable[[float | None, float], float],
-) -> Panel:
+) -> Plot:
     """λ over one setting up to an end; ``factor`` takes ρ and the setting."""
-    is_far = end > LONGEST_LINEAR
-    start = LOGARITHMIC_START if is_far else 0.0
-    parts = [step / STEPS for step in range(STEPS + 1)]
-    steps = [start * (end / start) ** part if is_far else end * part for part in parts]
-    grid = sorted({present, *steps})
+    grid = sorted({present, *(end * step / STEPS for step in range(STEPS + 1))})
     lines, marks = [], []
     for style, agent in zip(charts.styles_of(record), record.agents, strict=True):
         ratio = agent.overlap_unique_ratio
@@ -177,14 +146,12 @@ def _over(
         lines.append(Curve(style, grid, [factor(ratio, x) for x in grid], mode="lines"))
         marks.append(Curve(style, [present], at_present, mode="markers", size=12))
     values = [value for line in lines for value in line.y if value is not None]
-    ends = [math.log10(start), math.log10(end)] if is_far else [start, end]
-    plot = drawn_curves(
+    return drawn_curves(
         [*lines, *marks],
-        {"title": {"text": symbol}, "type": "log" if is_far else "linear", "range": ends},
+        {"title": {"text": symbol}, "range": [0, end]},
         {"title": {"text": "λ"}, "range": span([1.0, *values])},
         present,
     )
-    return Panel(symbol, plot, coinciding(lines))
 
 
 def drawn_curves(found: Sequence[Curve], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:

@@ -24,7 +24,7 @@ from typing import Any
 from mergekit.graph import Task
 from mergekit.merge import run_merge
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.errors import InputError
 from mergekit_ram.models.groups import run_loading
 from mergekit_ram.plan.folder import MARKS, check_output, lock_folder, remove_earlier_model
@@ -33,15 +33,9 @@ from mergekit_ram.progress import progress_in_bytes
 from mergekit_ram.record.check import read_record
 from mergekit_ram.record.contents import written_files
 from mergekit_ram.record.merge import settings_record
-from mergekit_ram.record.schema import RECORD_NAME
+from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
 from mergekit_ram.units.engines import Engine, engine_of
-from mergekit_ram.units.folder import (
-    ADAPTERS,
-    WORK_FOLDER,
-    is_unfinished,
-    remove_work,
-    unfinished_merge,
-)
+from mergekit_ram.units.folder import ADAPTERS, is_unfinished, remove_work, unfinished_merge
 from mergekit_ram.units.job import MergeJob, Worker, without_trace
 from mergekit_ram.units.manifest import Kind, Unit, by_model, first_difference, named_parts
 
@@ -83,7 +77,7 @@ def merge(job: MergeJob) -> bool:
         if job.units is not None:
             _do(Worker(job))
             return not is_unfinished(job.out_path)
-        with execution.executed_by(partial(_execute, job)):
+        with host.executed_by(partial(_execute, job)):
             run_merge(job.config, job.out_path, job.options, job.configuration)
         remove_work(job.out_path)
         shutil.rmtree(Path(job.out_path, ADAPTERS), ignore_errors=True)
@@ -243,7 +237,7 @@ def _difference(folder: Path, worker: Worker) -> str | None:
     # Removing a model leaves mergekit's copy of the configuration, which may be of an earlier one.
     was = {other: (found, record.merge_method, record.settings), weights: record.written}
     now = {other: (configuration, recorder.method, settings), weights: written_files(folder)}
-    return first_difference(was | by_model(record.models), now | by_model(recorder.models))
+    return first_difference(was | by_model(record.models), now | by_model(recorder.inputs.models))
 
 
 def progress_text(out_path: Path) -> str:

@@ -137,7 +137,7 @@ def _on_ray(job: MergeJob) -> Iterator[Engine]:
         import ray
     except ImportError:
         raise MissingExtraError(
-            "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
+            "`--engine ray` needs Ray, which is not installed: in a clone, pip install '.[cluster]'"
         ) from None
 
     def engine(numbers: Sequence[int]) -> Iterator[int]:

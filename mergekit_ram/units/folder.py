@@ -33,12 +33,12 @@ from pydantic import ValidationError
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import TensorOverlap
 from mergekit_ram.plan.folder import remove_earlier_model
+from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.units.manifest import Kind, Manifest, Unit
 from mergekit_ram.units.shards import Receipt, digest_of, read_file, read_shard, write_durably
 
 LOG = logging.getLogger("mergekit_ram")
 
-WORK_FOLDER = ".mergekit-ram"
 # Beside the work folder: every worker needs the same merged adapters.
 ADAPTERS = f"{WORK_FOLDER}.adapters"
 MANIFEST = "merge.json"

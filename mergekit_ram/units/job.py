@@ -21,7 +21,7 @@ from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
 from mergekit.tokenizer import BuildTokenizer
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.models.groups import Tokenizers, run_loading
@@ -30,8 +30,9 @@ from mergekit_ram.plan.recipe import read_recipe
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import FinalizeMergedModel, writing_to
 from mergekit_ram.record.merge import versions
+from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.text import hushed
-from mergekit_ram.units.folder import ADAPTERS, WORK_FOLDER, WorkFolder, unfinished_merge
+from mergekit_ram.units.folder import ADAPTERS, WorkFolder, unfinished_merge
 from mergekit_ram.units.manifest import DECIDING_OPTIONS, Manifest, cut, input_states
 from mergekit_ram.units.shards import MergedTensors, Receipt, digest_of, settle, write_shard
 
@@ -95,7 +96,7 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    recipe = read_recipe(config_file, MergeConfiguration)
+    recipe = read_recipe(config_file)
     method = recipe.config.merge_method
     if method not in METHOD_NAMES:
         raise InputError(
@@ -137,9 +138,7 @@ class Worker:
 
     def __init__(self, job: MergeJob, targets: Sequence[Task[Any]] | None = None):
         if targets is None:
-            targets = execution.planned_to_disk(
-                job.config, job.out_path, job.options, job.configuration
-            )
+            targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
         (last,) = (task for task in targets if isinstance(task, FinalizeMergedModel))
         self.tokenizer_task = next((t for t in targets if isinstance(t, BuildTokenizer)), None)
         self.tokenizers: Tokenizers = {}
@@ -157,7 +156,7 @@ class Worker:
         manifest = Manifest(
             configuration=job.configuration,
             options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
-            models=self.recorder.models,
+            models=self.recorder.inputs.models,
             inputs=input_states(job.config, job.options, self.counter.counts_from),
             versions=versions(),
             units=cut(self.saves, sizes, counted, job.options.out_shard_size),
@@ -246,11 +245,11 @@ def planned_worker(job: MergeJob) -> Worker:
     Raises:
         InputError: this machine lacks a folder, or has other models or packages.
     """
-    host = socket.gethostname()
+    machine = socket.gethostname()
     for folder, title in ((job.folder, "working folder"), (job.out_path, "output folder")):
         if not Path(folder).is_dir():
             raise InputError(
-                f"host {host} does not see the {title} {folder}: all machines of a "
+                f"host {machine} does not see the {title} {folder}: all machines of a "
                 "merge need the same shared folders under the same paths."
             )
     os.chdir(job.folder)
@@ -261,7 +260,7 @@ def planned_worker(job: MergeJob) -> Worker:
     if worker.job.plan != job.plan:
         difference = unfinished_merge(job.out_path).manifest.differs_from(worker.work.manifest)
         raise InputError(
-            f"host {host} would do units of another merge into {job.out_path}: {difference}. All "
+            f"host {machine} would do units of another merge into {job.out_path}: {difference}. All "
             "workers of a merge need the same models and packages."
         )
     return worker

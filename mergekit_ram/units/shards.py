@@ -15,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from mergekit_ram.overlap import TensorOverlap
-from mergekit_ram.record.check import impossible
 from mergekit_ram.units.manifest import ALIGNED, Unit, digest_of_text
 
 # Bytes of a plan or receipt; those of a model of 100,000 tensors take a few megabytes.
@@ -63,8 +62,14 @@ def _are_possible(counts: TensorOverlap | None, name: str, numel: int) -> bool:
     """Whether counts can be those of a tensor of ``numel`` parameters, 0 if it is copied."""
     if counts is None:
         return numel == 0
+    degrees = (agent.overlap_degree for agent in counts.agents)
+    # A parameter that k + 1 agents changed is counted once by each of them.
+    changed = [
+        divmod(sum(column), others + 1) for others, column in enumerate(zip(*degrees, strict=True))
+    ]
+    is_whole = all(rest == 0 for _, rest in changed)
     is_of_tensor = counts.name == name and numel in (counts.numel, ALIGNED)
-    return is_of_tensor and not any(impossible(counts.agents, counts.numel))
+    return is_of_tensor and is_whole and sum(once for once, _ in changed) <= counts.numel
 
 
 def read_file(path: Path) -> bytes:

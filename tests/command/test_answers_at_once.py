@@ -47,7 +47,7 @@ def ask(*arguments: str) -> tuple[str, set[str]]:
         (("merge", "--help"), "--out-shard-size"),
         (("merge", "-h"), "--workers"),
         (("status", "--help"), "whether the plugin is on"),
-        (("status",), "compiled loops not switched off"),
+        (("status",), "--check tries the compiled loops"),
     ],
 )
 def test_help_version_and_schema_import_nothing_heavy(arguments, printed):

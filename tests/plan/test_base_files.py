@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from models import Trio, run_yaml, save_tokenizer, succeed
 
-from mergekit_ram.plan.base_files import LARGEST, copy_files
 from mergekit_ram.plan.folder import LOCK_NAME
+from mergekit_ram.plan.writing import LARGEST, copy_files
 
 COPIED = [
     "modeling_own.py",

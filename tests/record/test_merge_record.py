@@ -95,7 +95,8 @@ def test_the_model_card_has_a_section(trio: Trio, method):
     card = (trio.folder / "merged" / "README.md").read_text()
     assert card.startswith("---\n")  # mergekit's own part is whole
     section = card[card.index("## Overlap of the agents") :]
-    settings = {"ram": "ε = 1e-05", "ram_plus": "ε = 1e-05, r = 0.1, α = 2"}[method]
+    settings = "ε = 1e-05, scale = 1, overlap_power = 1"
+    settings += {"ram": "", "ram_plus": ", r = 0.1, α = 2"}[method]
     assert f"Merged by `{method}` of mergekit-ram" in section
     assert f"with {settings}." in section
     for agent in record_of(trio.folder / "merged").agents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import picture
 import pytest
 from pages import ALWAYS, HOSTILE, INSPECTED, RECORDS, plots
 
@@ -100,3 +101,10 @@ def test_the_pair_map_of_three_fits_a_narrow_screen(browser, pages):
         "return [part.scrollWidth, part.clientWidth];"
     )
     assert scroll <= client
+
+
+def test_the_first_figures_are_saved_as_a_picture(browser, pages, tmp_path):
+    picture.take(browser, pages["inspection"], tmp_path / "overlap.png")
+    content = (tmp_path / "overlap.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert int.from_bytes(content[16:20], "big") > 1000

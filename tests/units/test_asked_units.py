@@ -9,7 +9,8 @@ import yaml
 from observed import Killed, contents, killed, told
 from unit_merges import assert_finished, changed, merge
 
-from mergekit_ram.units.folder import WORK_FOLDER, unfinished_merge
+from mergekit_ram.record.schema import WORK_FOLDER
+from mergekit_ram.units.folder import unfinished_merge
 
 NOTHING_LEFT = "this merge is finished: nothing is left to do. --restart merges anew."
 

@@ -57,4 +57,4 @@ def test_without_ray_the_line_that_installs_it_is_named(plus, tmp_path, monkeypa
     monkeypatch.setitem(sys.modules, "ray", None)
     result = merge(plus.recipe, tmp_path / "out", "--engine", "ray")
     assert result.exit_code == 1
-    assert "pip install 'mergekit-ram[cluster]'" in result.output
+    assert "pip install '.[cluster]'" in result.output

@@ -9,15 +9,16 @@ import time
 from pathlib import Path
 
 import psutil
+from processes import OURS
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.plan.folder import lock_folder
-from mergekit_ram.units.folder import WORK_FOLDER
+from mergekit_ram.record.schema import WORK_FOLDER
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at the processes."""
 
-COMMAND = (sys.executable, "-m", "mergekit_ram.cli", "merge")
+COMMAND = (sys.executable, *OURS, "merge")
 
 
 def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:

@@ -10,8 +10,8 @@ from unit_merges import assert_finished, changed, killed_at_random, merge
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.record.check import read_record
+from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.units.driver import progress_text
-from mergekit_ram.units.folder import WORK_FOLDER
 
 
 def test_the_folder_is_that_of_mergekit_yaml(undisturbed, tmp_path):

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.cli import main
-from mergekit_ram.units.folder import WORK_FOLDER, unfinished_merge
+from mergekit_ram.record.schema import WORK_FOLDER
+from mergekit_ram.units.folder import unfinished_merge
 from mergekit_ram.units.shards import Receipt, digest_of
 
 Forgery = dict[str, Any]

@@ -23,9 +23,10 @@ from models import read_weights
 from unit_merges import merge
 
 from mergekit_ram.plan import folder as folders
+from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.units import driver
 from mergekit_ram.units import folder as work_folders
-from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder, unfinished_merge
+from mergekit_ram.units.folder import WorkFolder, unfinished_merge
 
 REFUSALS = ("units that are needed first are not done", "no unfinished merge lies in it")
 
