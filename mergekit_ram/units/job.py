@@ -260,7 +260,7 @@ def planned_worker(job: MergeJob) -> Worker:
     if worker.job.plan != job.plan:
         difference = unfinished_merge(job.out_path).manifest.differs_from(worker.work.manifest)
         raise InputError(
-            f"host {machine} would do units of another merge into {job.out_path}: {difference}. All "
-            "workers of a merge need the same models and packages."
+            f"host {machine} would do units of another merge into {job.out_path}: {difference}. "
+            "All workers of a merge need the same models and packages."
         )
     return worker
