@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 3
 STANDARD_OUTPUT = Path("-")
+FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 EPSILON = "--epsilon"
 NUMBER = re.compile(r"[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
@@ -59,16 +60,10 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
 )
 @words("CONFIG.yml|FOLDER|RECORD.json")
 @click.option(
-    "--json",
-    "json_file",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Write everything as JSON; - is the standard output, in place of the tables.",
+    "--json", "json_file", type=FILE, help="Write everything as JSON; - prints it, without tables."
 )
 @click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one page with figures that can be read offline.",
+    "--html", "html_file", type=FILE, help="Write a page with figures; it needs no network."
 )
 @click.option(
     EPSILON,
@@ -88,7 +83,6 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
 @click.option(
     "--realised/--no-realised",
     default=True,
-    show_default=True,
     help="Read the models a second time, to show what the output's dtype stores of λ.",
 )
 @click.option(

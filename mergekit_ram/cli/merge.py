@@ -9,9 +9,6 @@ import click
 
 from mergekit_ram.cli.options import SETTINGS, parse, words
 
-ENGINES = ("local", "ray")
-"""Where workers run: on this machine, or on a Ray cluster."""
-
 CONFIG = click.Argument(
     ["config_file"],
     metavar="CONFIG.yml",
@@ -41,16 +38,12 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
 )
 @words("CONFIG.yml FOLDER")
 @click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of processes that work on units at the same time.",
+    "--workers", type=click.IntRange(min=1), default=1, help="Processes that share the units."
 )
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
-    default=ENGINES[0],
+    type=click.Choice(["local", "ray"]),
+    default="local",
     show_default=True,
     help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
 )
@@ -70,9 +63,7 @@ def _unit_range(context: click.Context, option: click.Parameter, text: str | Non
 @click.option(
     "--finalise", is_flag=True, help="Do no unit; write the model when all units are done."
 )
-@click.option(
-    "--restart", is_flag=True, help="Delete the finished units of an earlier try, and begin again."
-)
+@click.option("--restart", is_flag=True, help="Delete the units of an earlier try; begin again.")
 @click.pass_context
 def command(
     context: click.Context,

@@ -98,7 +98,7 @@ def say_whose_method(name: str) -> None:
         _announced.add(name)
         LOG.warning(
             "merge method 'ram' is that of mergekit-ram %s, in place of mergekit's own; "
-            "%s=1 gives the other one back, %s=1 silences this line",
+            "%s=1 restores it, %s=1 silences this line",
             importlib.metadata.version("mergekit-ram"),
             DISABLE_VARIABLE,
             QUIET_VARIABLE,
