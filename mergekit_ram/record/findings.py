@@ -110,7 +110,11 @@ def findings_at_once(
     """
     agents = list(agents)
     idle = {agent.model: "" for agent, _ in agents if not agent.active}
-    yield from _found("equals-base", "{} equals the base within ε and contributes nothing.", idle)
+    text = (
+        "{} equals the base within ε and contributes nothing; such a folder is often an export "
+        "without its LoRA adapter."
+    )
+    yield from _found("equals-base", text, idle)
     yield from _found(
         "dense-agent",
         "{} changed nearly all parameters: this is no sparse update, or not the base of its "

@@ -153,8 +153,7 @@ def test_an_unforeseen_failure_ends_in_one_line_and_its_traceback_is_logged(
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert result.output.splitlines()[-1] == (
-        "Error: the merge failed: LookupError: LookupError nobody thought of this. The option -v "
-        "shows where."
+        "Error: the merge failed: LookupError nobody thought of this. The option -v shows where."
     )
     (logged,) = [record for record in caplog.records if record.exc_info]
     assert logged.getMessage().startswith("the merge failed: LookupError")
