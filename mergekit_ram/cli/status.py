@@ -65,8 +65,7 @@ def _installed(check: bool) -> dict[str, str]:
 
 def _merged(folder: Path) -> dict[str, str]:
     """How far an unfinished merge is, or what a finished one is by the record that it left."""
-    from mergekit_ram.record.check import read_record
-    from mergekit_ram.record.contents import compared_with_weights
+    from mergekit_ram.record.check import compared_with_weights, read_record
     from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
     from mergekit_ram.show.tables import facts
 
