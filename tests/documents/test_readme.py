@@ -141,17 +141,12 @@ def test_the_cost_of_7b_follows_from_its_parameters():
 
 
 def test_the_rule_is_that_of_the_verdict():
-    rows = re.findall(r"^\| (.*) \| `(\w+)` \| (.*) \|$", README, re.MULTILINE)
+    section = README.split("## Which method to take")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \| `(\w+)` \| (.*) \|$", section, re.MULTILINE)
+    much, little = (f"{100 * share:.0f} %" for share in (MUCH_UNIQUE, LITTLE_UNIQUE))
+    chance = f"no less than {OF_CHANCE:g} of what chance would leave"
     assert rows == [
-        (
-            f"at least {100 * MUCH_UNIQUE:.0f} %, and no less than {OF_CHANCE:g} of what chance would leave",
-            "ram_plus",
-            "`ram_directions`",
-        ),
-        (f"less, but at least {100 * LITTLE_UNIQUE:.0f} %", "ram_directions", "`ram_plus`"),
-        (
-            f"less than {100 * LITTLE_UNIQUE:.0f} %",
-            "ram_directions",
-            "`ram_plus` with `overlap_power: 0.5`",
-        ),
+        (f"at least {much}, and {chance}", "ram_plus", "`ram_directions`"),
+        (f"less, but at least {little}", "ram_directions", "`ram_plus`"),
+        (f"less than {little}", "ram_directions", "`ram_plus` with `overlap_power: 0.5`"),
     ]
