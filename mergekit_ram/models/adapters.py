@@ -21,8 +21,8 @@ from mergekit.options import MergeOptions
 from peft.utils import load_peft_weights
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.models.checkpoints import ADAPTER_CONFIG
 from mergekit_ram.models.transformers_layout import build_without_memory
+from mergekit_ram.models.unreadable import ADAPTER_CONFIG
 from mergekit_ram.text import say, some
 
 MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
@@ -153,9 +153,16 @@ def _check_applied(
         base = build_without_memory(folders.config(trust), trust)
         empty = peft.get_peft_model(base, config, low_cpu_mem_usage=True)
         stored = load_peft_weights(folders.lora.path, device="cpu")
-        found: Any = peft.set_peft_model_state_dict(empty, stored, low_cpu_mem_usage=True)
-    trained = {name for name, parameter in empty.named_parameters() if parameter.requires_grad}
-    missing, lost = sorted(trained.intersection(found.missing_keys)), found.unexpected_keys
+        absent = peft.get_peft_model_state_dict(empty).keys() - stored.keys()
+        trained = {name for name, weight in empty.named_parameters() if weight.requires_grad}
+        try:
+            found: Any = peft.set_peft_model_state_dict(empty, stored, low_cpu_mem_usage=True)
+            missing = sorted(trained & {*found.missing_keys}) if absent else []
+            lost = found.unexpected_keys
+        except Exception:  # PEFT packs what belongs to experts, and fails where there is no place
+            missing, lost = [], sorted(stored.keys() - peft.get_peft_model_state_dict(empty).keys())
+            if not lost:
+                raise
     if missing or lost:
         problem = f"it has no weights for {some(missing)}"
         if not missing:

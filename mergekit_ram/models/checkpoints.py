@@ -21,6 +21,7 @@ from safetensors import safe_open
 from transformers.modeling_utils import str_to_torch_dtype
 
 from mergekit_ram.errors import InputError, one_line
+from mergekit_ram.models.unreadable import broken, broken_file, no_model, other_weights
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
@@ -37,14 +38,10 @@ DESCRIPTIONS = (
 EXPLICIT_KEY = "transformers_weights"
 """Key of ``config.json`` that tells transformers another file."""
 
-ADAPTER_CONFIG = "adapter_config.json"
-
 KEPT_HEADERS = 4096
 """Files whose headers are kept, for every step of a plan that asks for them again."""
 
 MISSING = "the file is missing"
-
-LFS_MARK = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,8 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
     explicit = settings.get(EXPLICIT_KEY)
     found = [name for name in DESCRIPTIONS if (root / name).is_file()]
     if not explicit and not found:
-        raise broken(model, folder, f"Unable to find model files: {_other_files(root)}")
+        problem = f"Unable to find model files: {other_weights(root)}"
+        raise no_model(model, root, root, problem)
     chosen = str(explicit) if explicit else found[0]
     weight_map = _read_index(root / chosen, model) if chosen.endswith(INDEX_SUFFIX) else {}
     is_safetensors = ".safetensors" in chosen
@@ -167,6 +165,10 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
     }
     if not headers and promised:
         raise next(iter(promised.values()))
+    empty = [name for name, header in headers.items() if not header.numel]
+    if 2 * len(empty) > len(headers):
+        problem = f"most tensors in it are empty ({some(empty)}), as DeepSpeed's ZeRO-3 leaves them"
+        raise no_model(model, root, root / chosen, problem)
     paths = {name: shard.filename for shard in shards for name in shard.contained_keys}
     index = ShardedTensorIndex(str(root), is_safetensors, paths, shards)
     unread = tuple(name for name in found if name != chosen)
@@ -183,37 +185,11 @@ def _read_index(path: Path, model: str) -> dict[str, str]:
     return {str(name): str(file) for name, file in weight_map.items()}
 
 
-def _other_files(root: Path) -> str:
-    """Words on a folder without weights that transformers would read."""
-    others = sorted(
-        file.name
-        for pattern in ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-        for file in root.glob(pattern)
-    )
-    missing = "it has no model.safetensors or pytorch_model.bin, whole or with an index"
-    return f"{missing}, only {some(others)}" if others else missing
-
-
 def _read_config(root: Path, model: str) -> dict[str, Any]:
     path = root / "config.json"
     if not path.is_file():
-        if (root / ADAPTER_CONFIG).is_file():
-            raise _is_adapter(root, model)
-        raise broken(model, path, MISSING)
+        raise no_model(model, root, path, MISSING)
     return _read_table(path, model)
-
-
-def _is_adapter(root: Path, model: str) -> InputError:
-    try:
-        base = json.loads((root / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        base = str(base["base_model_name_or_path"])
-    except (OSError, ValueError, LookupError, TypeError):
-        base = "BASE"
-    return InputError(
-        f"model {model}: the folder {root} holds an adapter ({ADAPTER_CONFIG}) and no whole "
-        f"model. Write base and adapter together: `model: {base}+{model}`, with the base that it "
-        "was trained on."
-    )
 
 
 def _read_table(path: Path, model: str) -> dict[str, Any]:
@@ -249,14 +225,7 @@ def read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, Tensor
         state = (status.st_size, status.st_mtime_ns, status.st_ino)
         return _read_unchanged(path, is_safetensors, state)
     except Exception as error:  # readers of files fail in many ways
-        raise broken(model, path, _problem(path, error)) from error
-
-
-def _problem(path: Path, error: Exception) -> str:
-    with path.open("rb") as file:
-        if file.read(len(LFS_MARK)) == LFS_MARK:
-            return "it is a pointer of Git LFS and no weights (`git lfs pull` fetches them)"
-    return one_line(error)
+        raise broken_file(model, path, error) from error
 
 
 @functools.lru_cache(maxsize=KEPT_HEADERS)
@@ -288,10 +257,3 @@ def _read_pickle(path: Path) -> dict[str, TensorHeader]:
         for name, entry in entries.items()
         if isinstance(entry, torch.Tensor)
     }
-
-
-def broken(model: str, path: str | Path, problem: object) -> InputError:
-    """The error about a file of a model that cannot be read."""
-    return InputError(
-        f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
-    )

@@ -53,6 +53,8 @@ class NamedLoader(LazyTensorLoader):
         stored: where the checkpoint holds every tensor, by its name in the plan.
     """
 
+    index: NamedIndex
+
     def __init__(
         self, model: str, checkpoint: Checkpoint, lazy_unpickle: bool, stored: Mapping[str, Source]
     ):
@@ -97,3 +99,9 @@ class NamedLoader(LazyTensorLoader):
                 self.current_shard = TensorLoader.get(path, self.lazy_unpickle, device)
                 self._file = file
             return source.of(self.current_shard.get_tensor(source.name)).to(device)
+
+    def peek(self, name: str) -> torch.Tensor | None:
+        """A tensor to look at before a merge, its file closed again; None if it is absent."""
+        tensor = self.get_tensor(name, raise_on_missing=False)
+        self.flush()  # type: ignore[no-untyped-call]
+        return tensor

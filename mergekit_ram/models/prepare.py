@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from mergekit.architecture import (
     ConfiguredModelArchitecture,
     ModelArchitecture,
@@ -19,7 +18,7 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError, Note, reading, tell
+from mergekit_ram.errors import InputError, Note, tell
 from mergekit_ram.models.architecture import (
     all_names,
     check_layers,
@@ -32,13 +31,9 @@ from mergekit_ram.models.loader import NamedLoader
 from mergekit_ram.models.matching import ARCHITECTURE_REMEDY, Naming, name_models
 from mergekit_ram.models.opening import open_models
 from mergekit_ram.models.transformers_layout import TransformersLayout, layout_of
+from mergekit_ram.models.vocabularies import check_vocabularies
 
 TIE = "tie_word_embeddings"
-
-TOKENIZER_REMEDY = (
-    "Copy the tokenizer that the model was trained with into its folder, or leave `tokenizer:` "
-    "out where all vocabularies are the same."
-)
 
 
 @dataclass(frozen=True)
@@ -124,10 +119,10 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
         for model, checkpoint in checkpoints.items()
     }
     cache.loaders.update(loaders)
-    _check_tokenizers(config, models, trust_remote_code=options.trust_remote_code)
-    apart: list[Note] = []
-    if is_tied(configs[base]):
-        apart = [*_heads_apart(weights_of(named.architecture, configs[base]), loaders)]
+    weights = weights_of(named.architecture, configs[base])
+    check_vocabularies(config, weights, loaders, trust_remote_code=options.trust_remote_code)
+    _check_orientation(weights, base, loaders)
+    apart = [*_heads_apart(weights, loaders)] if is_tied(configs[base]) else []
     notes = (*_notes(checkpoints, named.namings), *apart)
     tell(notes)
     # mergekit looks for it at the top, where some models do not have it.
@@ -187,30 +182,28 @@ def _definition(
     return found[base]
 
 
-def _check_tokenizers(
-    config: MergeConfiguration, models: Iterable[ModelReference], *, trust_remote_code: bool
+def _check_orientation(
+    weights: Iterable[WeightInfo],
+    base: ModelReference,
+    loaders: Mapping[ModelReference, NamedLoader],
 ) -> None:
-    """Check that every model has a tokenizer, where the configuration wants them aligned.
+    """Refuse packed experts that are stored transposed, which no shape tells where they are square.
 
-    mergekit takes the base's in place of one that it cannot load, and transformers makes up an
-    empty one for a folder without.
+    A trained matrix is nearer to the base's as it is than turned over.
     """
-    source = config.tokenizer.source if config.tokenizer else config.tokenizer_source
-    named = [source] if isinstance(source, ModelReference) else []
-    for model in dict.fromkeys([*models, *named]) if source is not None else ():
-        with reading(model, f"the tokenizer of {model.model}", TOKENIZER_REMEDY):
-            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-                model.model.path,
-                revision=model.model.revision,
-                trust_remote_code=trust_remote_code,
-            )
-            added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-            vocabulary = tokenizer.get_vocab().keys()
-        if not vocabulary - added:
-            raise InputError(
-                f"model {model}: {model.model} holds no tokenizer, and `tokenizer:` aligns "
-                f"vocabularies by the tokens of every model. {TOKENIZER_REMEDY}"
-            )
+    for weight in weights:
+        header = loaders[base].index.headers.get(weight.name)
+        if header is None or len(header.shape) != 3 or header.shape[1] != header.shape[2]:
+            continue
+        found = {model: loader.peek(weight.name) for model, loader in loaders.items()}
+        first = {model: t[0].float() for model, t in found.items() if t is not None}
+        for model, matrix in first.items():
+            if (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
+                raise InputError(
+                    f"model {model}: tensor {weight.name} is stored transposed: its first matrix "
+                    "is nearer to the base's when it is turned over. Save this model with the "
+                    "library that has saved the base (transformers' save_pretrained)."
+                )
 
 
 def _notes(
@@ -255,8 +248,7 @@ def _heads_apart(
 
 
 def _differ(loader: NamedLoader, first: str, second: str) -> bool:
-    one, other = (loader.get_tensor(name, raise_on_missing=False) for name in (first, second))
-    loader.flush()  # type: ignore[no-untyped-call]
+    one, other = loader.peek(first), loader.peek(second)
     if one is None or other is None:
         return False
     dtype = torch.promote_types(one.dtype, other.dtype)

@@ -99,7 +99,10 @@ def test_an_agent_that_is_the_base_is_warned_of(trio: Trio, method, caplog):
     with caplog.at_level(logging.WARNING, logger="mergekit_ram"):
         trio.merge(method)
     (message,) = [r.message for r in caplog.records if str(agent(trio)) in r.message]
-    assert message == (f"{agent(trio)} equals the base within ε and contributes nothing.")
+    assert message == (
+        f"{agent(trio)} equals the base within ε and contributes nothing; such a folder is often "
+        "an export without its LoRA adapter."
+    )
 
 
 @BOTH
