@@ -99,6 +99,7 @@ def inspect(
         RamError: the models do not fit together, or cannot be merged.
         ParameterError: a threshold or share out of range.
     """
+    started = time.perf_counter()
     sample = sample if sample is None or isinstance(sample, Sample) else Sample(sample)
     thresholds = _checked(epsilons)
     if not isinstance(config, MergeConfiguration) and is_record(Path(config)):
@@ -110,51 +111,40 @@ def inspect(
         return read_record(config)
     with ExitStack() as held:
         plan = _planned(config, options or MergeOptions(), held)
-        return _inspected(plan, sample, thresholds, realised, directions)
-
-
-def _inspected(
-    plan: Plan,
-    sample: Sample | None,
-    thresholds: tuple[float, ...],
-    realised: bool,
-    directions: bool | None,
-) -> OverlapRecord:
-    started = time.perf_counter()
-    merges, places = plan.merges, agent_places(plan.merges)
-    settings = settings_record(merges).model_copy(
-        update={"ridge": setting(plan.ridges.values()) if plan.ridges else None}
-    )
-    if thresholds:
-        thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
-    # A sample lacks rows of every matrix.
-    solves = sample is None and _solves(plan, directions)
-    sums, rounded = Sums(list(places), 1 + len(thresholds), sample is not None), RoundedShares()
-    walk = Walk(merges, torch.device(plan.options.device or "cpu"), sample, plan.options.quiet)
-    for tensor in walk.first(COUNTING_AND_SOLVING if solves else COUNTING):
-        kept = tensor.measure(plan.ridges, plan.recorder.output.sides) if solves else None
-        sums.add(tensor, tensor.observe(thresholds), kept)
-        rounded.add(tensor)
-    statistics = sums.statistics
-    if realised:
-        for tensor in walk.second():
-            sums.add_realised(tensor, tensor.realise(statistics))
-    sums.add_unseen()
-    tensors = tensor_records(merges, plan.recorder.output.loads, statistics)
-    return plan.recorder.composed(
-        rounded.findings(),
-        kind="inspection",
-        merge_method=plan.config.merge_method,
-        settings=settings,
-        agents=figures.agent_records(sums, places, plan.config.merge_method),
-        pairwise=figures.pair_records(sums),
-        thresholds=figures.threshold_records(sums, places, thresholds),
-        tensors=figures.tensor_changes(sums, tensors),
-        layers=figures.layer_changes(sums, tensors),
-        sample=sample
-        and SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
-        seconds=round(time.perf_counter() - started, 3),
-    )
+        merges, places = plan.merges, agent_places(plan.merges)
+        settings = settings_record(merges).model_copy(
+            update={"ridge": setting(plan.ridges.values()) if plan.ridges else None}
+        )
+        if thresholds:
+            thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
+        # A sample lacks rows of every matrix.
+        solves = sample is None and _solves(plan, directions)
+        sums, rounded = Sums(list(places), 1 + len(thresholds), sample is not None), RoundedShares()
+        walk = Walk(merges, torch.device(plan.options.device or "cpu"), sample, plan.options.quiet)
+        for tensor in walk.first(COUNTING_AND_SOLVING if solves else COUNTING):
+            kept = tensor.measure(plan.ridges, plan.recorder.output.sides) if solves else None
+            sums.add(tensor, tensor.observe(thresholds), kept)
+            rounded.add(tensor)
+        statistics = sums.statistics
+        if realised:
+            for tensor in walk.second():
+                sums.add_realised(tensor, tensor.realise(statistics))
+        sums.add_unseen()
+        tensors = tensor_records(merges, plan.recorder.output.loads, statistics)
+        return plan.recorder.composed(
+            rounded.findings(),
+            kind="inspection",
+            merge_method=plan.config.merge_method,
+            settings=settings,
+            agents=figures.agent_records(sums, places, plan.config.merge_method),
+            pairwise=figures.pair_records(sums),
+            thresholds=figures.threshold_records(sums, places, thresholds),
+            tensors=figures.tensor_changes(sums, tensors),
+            layers=figures.layer_changes(sums, tensors),
+            sample=sample
+            and SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
+            seconds=round(time.perf_counter() - started, 3),
+        )
 
 
 def _solves(plan: Plan, wanted: bool | None) -> bool:
