@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.contents import ModelRecord
 from mergekit_ram.record.schema import (
     AgentRecord,
     Finding,
     Intervals,
-    ModelRecord,
     OverlapRecord,
     PairRecord,
     SampleRecord,

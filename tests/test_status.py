@@ -68,10 +68,15 @@ def test_a_finished_merge_says_what_it_is(trio: Trio, tmp_path):
     for name in trio.agents:
         assert name in text
     assert "mergekit 0.1.5" in row(text, "versions")
-    assert row(text, "weights") == "those of the record, by size and samples: model.safetensors"
+    assert row(text, "weights") == "verified by size and a sample of the bytes: model.safetensors"
     (weights,) = merged.glob("*.safetensors")
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert "model.safetensors has changed" in row(status(merged), "weights")
     weights.unlink()
-    assert row(status(merged), "weights") == "not here, so not verified"
+    assert row(status(merged), "weights") == "not verified: not in this folder"
+
+
+def test_a_folder_without_a_merge_says_so(tmp_path):
+    text = row(status(tmp_path), "merge")
+    assert text == f"none in {tmp_path}, neither unfinished nor finished (ram_overlap.json)"

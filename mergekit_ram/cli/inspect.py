@@ -16,6 +16,8 @@ from mergekit_ram.cli.options import SETTINGS, parse, words
 from mergekit_ram.errors import InputError, working
 
 if TYPE_CHECKING:
+    from mergekit.options import MergeOptions
+
     from mergekit_ram.record.schema import OverlapRecord
 
 EXIT_FINDINGS = 3
@@ -92,6 +94,12 @@ def _repeated(arguments: Sequence[str]) -> Iterator[str]:
     "is to do so for that method, and for small models.",
 )
 @click.option(
+    "--write-recipe",
+    "recipe_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the YAML of the recommended merge, of the same models.",
+)
+@click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
 )
 @click.pass_context
@@ -105,6 +113,7 @@ def command(
     seed: int | None,
     realised: bool,
     directions: bool | None,
+    recipe_file: Path | None,
     strict: bool,
 ) -> None:
     """Show what agents changed, before a merge or after it; no weights are written.
@@ -120,6 +129,8 @@ def command(
       mergekit-ram inspect merge.yml --epsilon 1e-6 1e-5 1e-4
     A look at large models in a minute, as a page:
       mergekit-ram inspect merge.yml --sample 0.01 --html overlap.html
+    The recommended merge:
+      mergekit-ram inspect merge.yml --write-recipe recommended.yml
     For another program:
       mergekit-ram inspect merge.yml --quiet --json - | jq '.agents[].density'
     After a merge:
@@ -138,13 +149,16 @@ def command(
     if source is None or not source.exists() or not is_record(source):
         options, given = parse(context, words, SOURCE)
         source = given["source"]
-    _check_outputs(source, [path for path in (json_file, html_file) if path])
+    _check_outputs(source, [path for path in (json_file, html_file, recipe_file) if path])
+    if recipe_file is not None and recipe_file.exists():
+        raise InputError(f"{recipe_file} is there already. Choose another file.")
     if is_record(source):
-        if options is not None:
+        if options is not None and not _is_default(options):
             click.echo("options of mergekit have no effect on a record", err=True)
-        if epsilons or fraction is not None:
+        if epsilons or fraction is not None or recipe_file is not None:
             raise click.UsageError(
-                "--epsilon and --sample read models, and a record has none: give the YAML file."
+                "--epsilon, --sample and --write-recipe are of models, and a record has none: give "
+                "the YAML file."
             )
         record = _recorded(source)
     else:
@@ -160,6 +174,10 @@ def command(
             directions=directions,
         )
     _give_out(record, json_file, html_file)
+    if recipe_file is not None:
+        from mergekit_ram.inspection.inspect import recommended_recipe
+
+        _write(recipe_file, recommended_recipe(source, record.verdict))
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
 
@@ -181,8 +199,7 @@ def _check_outputs(source: Path, outputs: Sequence[Path]) -> None:
 
 
 def _recorded(source: Path) -> OverlapRecord:
-    from mergekit_ram.record.check import read_record
-    from mergekit_ram.record.contents import compared_with_weights
+    from mergekit_ram.record.check import compared_with_weights, read_record
 
     record = read_record(source)
     return compared_with_weights(record, source) if source.is_dir() else record
@@ -196,11 +213,20 @@ def _give_out(record: OverlapRecord, json_file: Path | None, html_file: Path | N
 
         click.echo(as_text(record), nl=False)
         if json_file:
-            with working(f"writing {json_file}"):
-                json_file.write_text(record.to_json(), encoding="utf-8")
-            click.echo(f"wrote {json_file}", err=True)
+            _write(json_file, record.to_json())
     if html_file:
         from mergekit_ram.show.page import write_page
 
         write_page(record, html_file)
         click.echo(f"wrote {html_file}", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    with working(f"writing {path}"):
+        path.write_text(text, encoding="utf-8")
+    click.echo(f"wrote {path}", err=True)
+
+
+def _is_default(options: MergeOptions) -> bool:
+    """Whether these options ask for nothing but quiet."""
+    return options == type(options)(quiet=options.quiet)

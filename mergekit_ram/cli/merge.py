@@ -104,7 +104,7 @@ def command(
         options,
         workers=workers,
         engine=engine,
-        units=None if finalise else only,
+        units=only,
         finalise=finalise,
         restart=restart,
     )

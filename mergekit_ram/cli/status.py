@@ -65,25 +65,30 @@ def _installed(check: bool) -> dict[str, str]:
 
 def _merged(folder: Path) -> dict[str, str]:
     """How far an unfinished merge is, or what a finished one is by the record that it left."""
-    from mergekit_ram.record.check import read_record
-    from mergekit_ram.record.contents import compared_with_weights
+    from mergekit_ram.record.check import compared_with_weights, read_record
     from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
     from mergekit_ram.show.tables import facts
 
-    if (folder / WORK_FOLDER).exists() or not (folder / RECORD_NAME).exists():
+    if (folder / WORK_FOLDER).exists() or not folder.is_dir():
         from mergekit_ram.units.driver import progress_text
 
         click.echo(progress_text(folder), nl=False)
         return {}
+    if not (folder / RECORD_NAME).exists():
+        return {"merge": f"none in {folder}, neither unfinished nor finished ({RECORD_NAME})"}
     record = compared_with_weights(read_record(folder), folder)
     made = datetime.fromtimestamp((folder / RECORD_NAME).stat().st_mtime)
     problems = [found.text for found in record.findings if found.code == "other-weights"]
     files = [file.name for file in record.written or () if (folder / file.name).exists()]
-    whole = f"those of the record, by size and samples: {', '.join(files)}"
+    whole = f"verified by size and a sample of the bytes: {', '.join(files)}"
     return {
         "finished merge": f"{folder}, {made:%Y-%m-%d %H:%M}",
         **facts(record),
-        "weights": problems[0] if problems else whole if files else "not here, so not verified",
+        "weights": problems[0]
+        if problems
+        else whole
+        if files
+        else "not verified: not in this folder",
     }
 
 

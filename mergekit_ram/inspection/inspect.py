@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Walk
-from mergekit_ram.methods import RamPlusMerge
+from mergekit_ram.methods import METHODS, RamPlusMerge
 from mergekit_ram.models.groups import agent_places
 from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
 from mergekit_ram.plan.warnings import warn_about_idle_merges
@@ -40,7 +40,7 @@ from mergekit_ram.plan.writing import FinalizeMergedModel
 from mergekit_ram.record.check import is_record, read_record
 from mergekit_ram.record.layers import different, setting
 from mergekit_ram.record.merge import MergeRecorder, settings_record, tensor_records
-from mergekit_ram.record.schema import OverlapRecord, SampleRecord
+from mergekit_ram.record.schema import OverlapRecord, SampleRecord, Verdict
 from mergekit_ram.text import hushed
 
 LOG = logging.getLogger("mergekit_ram")
@@ -225,7 +225,7 @@ def _rehearse(config: MergeConfiguration, options: MergeOptions) -> None:
         raise InputError(f"mergekit refuses the merge by {config.merge_method}: {reason}") from None
 
 
-def _with_parameters(node: Any, known: Sequence[str]) -> Any:
+def _with_parameters(node: Any, known: Collection[str]) -> Any:
     """A part of a configuration without parameters but these."""
     if isinstance(node, BaseModel):
         parts = {name: _with_parameters(part, known) for name, part in node}
@@ -236,6 +236,34 @@ def _with_parameters(node: Any, known: Sequence[str]) -> Any:
     if isinstance(node, dict):
         return {name: _with_parameters(part, known) for name, part in node.items()}
     return [_with_parameters(part, known) for part in node] if isinstance(node, list) else node
+
+
+def recommended_recipe(path: Path, verdict: Verdict | None) -> str:
+    """The YAML of a merge of the same models by the method of a verdict.
+
+    Parameters stay that both methods have with one meaning.
+
+    Args:
+        path: of the configuration that was inspected.
+        verdict: on it.
+
+    Raises:
+        InputError: the verdict recommends no method.
+    """
+    if verdict is None or verdict.take is None:
+        reason = verdict.lines[0] if verdict else "there is no verdict."
+        raise InputError(f"no recipe is written: {reason}")
+    config = read_recipe(path, REMEDY).config
+    known = {*SAME_PARAMETERS.get(config.merge_method, ())}
+    if config.merge_method in METHODS:
+        known = _parameters(config.merge_method) & _parameters(verdict.take)
+    changed = _with_parameters(config, known).model_copy(update={"merge_method": verdict.take})
+    return f"{changed.to_yaml()}\n"
+
+
+def _parameters(method: str) -> set[str]:
+    spec = METHODS[method].spec
+    return {parameter.name for parameter in (*spec.shared_parameters, *spec.input_parameters)}
 
 
 def _by_ram_plus(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:

@@ -10,20 +10,17 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.record.schema import RECORD_NAME
+from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
 
 LOG = logging.getLogger("mergekit_ram")
 
 LOCK_NAME = ".mergekit_ram.lock"
-
-WORK_FOLDER = ".mergekit-ram"
-"""Holds the finished units of an unfinished ``mergekit-ram merge``."""
 
 TOLD_AFTER = 2.0
 """Seconds of waiting for a lock without a word."""
@@ -190,14 +187,19 @@ def _try(remove: Callable[[], None]) -> None:
         remove()
 
 
-def remove_earlier_model(folder: Path) -> None:
+def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     """Remove what transformers, PEFT and others would load from a folder; the rest stays.
 
     The files that make it a model go first, so that it is none whenever this is interrupted.
+
+    Args:
+        folder: of the model.
+        kept: files of the new model.
     """
     found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
     found += indexed_files(folder)
-    old = dict.fromkeys(file for file in found if file.is_symlink() or file.is_file())
+    present = (file for file in found if file.is_symlink() or file.is_file())
+    old = dict.fromkeys(file for file in present if file not in kept)
     if old:
         LOG.warning(
             "output folder %s: replacing the model in it (%s)",

@@ -6,7 +6,7 @@ import gc
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from pydantic_core import from_json
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.overlap import OverlapStatistics
+from mergekit_ram.record.contents import WRITTEN, FileRecord, file_record
 from mergekit_ram.record.layers import different, layer_records, setting
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     SCHEMA_VERSION,
     AgentRecord,
+    Finding,
     OverlapRecord,
     PairRecord,
     Setting,
@@ -29,6 +31,9 @@ from mergekit_ram.record.schema import (
 
 MAX_BYTES = 256 * 1024 * 1024
 """A record of 20,000 tensors and 30 agents takes less."""
+
+KINDS = {"adapter_config.json": "an adapter", "config.json": "a model"}
+"""What a folder is, by a file in it."""
 
 CLOSE = 1e-9
 """Difference between two shares that were computed from the same counts."""
@@ -61,7 +66,14 @@ def read_record(path: str | Path) -> OverlapRecord:
     """
     path = Path(path)
     if path.is_dir():
-        path = path / RECORD_NAME
+        folder, path = path, path / RECORD_NAME
+        if not path.exists():
+            kind = next((kind for file, kind in KINDS.items() if (folder / file).exists()), "")
+            raise InputError(
+                f"{folder} is {kind or 'a folder'} without {RECORD_NAME}, which a merge by ram, "
+                "ram_plus or ram_directions leaves. To compare models, give the YAML of a merge "
+                "with their base as `base_model:`."
+            )
     try:
         fields = _fields(path)
     except (OSError, ValueError) as error:
@@ -88,6 +100,39 @@ def read_record(path: str | Path) -> OverlapRecord:
             f"{expected!s:.80}. Write it again."
         )
     return record
+
+
+def compared_with_weights(record: OverlapRecord, folder: Path) -> OverlapRecord:
+    """The record of a merge, with a finding if the weights in its folder are others.
+
+    Neither torch nor mergekit is imported where weights are safetensors.
+
+    Args:
+        record: that was read from the folder.
+        folder: of a merged model; its weights may have been moved away.
+    """
+    found = {path.name: path for kind in WRITTEN for path in folder.glob(kind)}
+    written = {file.name: file for file in record.written or ()}
+    differences = {
+        name: _difference(found.get(name), written.get(name))
+        for name in sorted({**found, **written})
+    }
+    problems = ", ".join(f"{name} {said}" for name, said in differences.items() if said)
+    if not (found and written and problems):
+        return record
+    text = f"This record is not that of the weights beside it: {problems}."
+    findings = (Finding(code="other-weights", text=text), *record.findings)
+    return record.model_copy(update={"findings": findings})
+
+
+def _difference(path: Path | None, written: FileRecord | None) -> str:
+    """How a file differs from the one that was written, in words; empty where it does not."""
+    if path is None or written is None:
+        return "is not of this merge" if path else "is missing"
+    with suppress(InputError):
+        if file_record(path, str(path.parent)) == written:
+            return ""
+    return "has changed"
 
 
 def is_record(source: Path) -> bool:

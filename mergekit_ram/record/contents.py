@@ -12,12 +12,13 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from pydantic import BaseModel, Field
+
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.record.schema import FileRecord, Finding, ModelRecord, OverlapRecord
+from mergekit_ram.overlap import Count, Items
 
 if TYPE_CHECKING:
     from mergekit_ram.models.groups import PlannedLoads
@@ -44,6 +45,23 @@ FileState = tuple[int, int, int]
 """Size, time of the last change in nanoseconds, and number of the file's inode."""
 
 
+class FileRecord(BaseModel, frozen=True):
+    """A file of weights, identified without reading all of them."""
+
+    name: str
+    size: Count
+    contents: str = Field(
+        description="digest of its tensors' names, dtypes, shapes and a sample of their bytes"
+    )
+
+
+class ModelRecord(BaseModel, frozen=True):
+    """The files that a model was read from."""
+
+    model: str
+    files: Items[FileRecord]
+
+
 def written_files(folder: Path) -> tuple[FileRecord, ...]:
     """The files of weights that a merge wrote into a folder.
 
@@ -52,39 +70,6 @@ def written_files(folder: Path) -> tuple[FileRecord, ...]:
     """
     paths = (path for kind in WRITTEN for path in folder.glob(kind))
     return tuple(file_record(path, str(folder)) for path in sorted(paths))
-
-
-def compared_with_weights(record: OverlapRecord, folder: Path) -> OverlapRecord:
-    """The record of a merge, with a finding if the weights in its folder are others.
-
-    Neither torch nor mergekit is imported where weights are safetensors.
-
-    Args:
-        record: that was read from the folder.
-        folder: of a merged model; its weights may have been moved away.
-    """
-    found = {path.name: path for kind in WRITTEN for path in folder.glob(kind)}
-    written = {file.name: file for file in record.written or ()}
-    differences = {
-        name: _difference(found.get(name), written.get(name))
-        for name in sorted({**found, **written})
-    }
-    problems = ", ".join(f"{name} {said}" for name, said in differences.items() if said)
-    if not (found and written and problems):
-        return record
-    text = f"This record is not that of the weights beside it: {problems}."
-    findings = (Finding(code="other-weights", text=text), *record.findings)
-    return record.model_copy(update={"findings": findings})
-
-
-def _difference(path: Path | None, written: FileRecord | None) -> str:
-    """How a file differs from the one that was written, in words; empty where it does not."""
-    if path is None or written is None:
-        return "is not of this merge" if path else "is missing"
-    with suppress(InputError):
-        if file_record(path, str(path.parent)) == written:
-            return ""
-    return "has changed"
 
 
 class InputFiles:

@@ -25,9 +25,9 @@ from mergekit_ram.models.groups import (
 from mergekit_ram.names import labels
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
 from mergekit_ram.record.check import differences, read_record
-from mergekit_ram.record.contents import InputFiles
+from mergekit_ram.record.contents import InputFiles, ModelRecord
 from mergekit_ram.record.findings import findings_at_once
-from mergekit_ram.record.schema import ModelRecord, TensorRecord
+from mergekit_ram.record.schema import TensorRecord
 from mergekit_ram.tensors import agent_name
 
 LOG = logging.getLogger("mergekit_ram")

@@ -37,6 +37,7 @@ from mergekit_ram.record.schema import (
     TensorRecord,
     Versions,
 )
+from mergekit_ram.record.verdict import verdict_of
 from mergekit_ram.tensors import agent_name
 
 LOG = logging.getLogger("mergekit_ram")
@@ -104,7 +105,7 @@ class MergeRecorder:
             **given,
         )
         found = (*noted(self.output.notes), *findings, *findings_of(record))
-        return record.model_copy(update={"findings": found})
+        return record.model_copy(update={"findings": found, "verdict": verdict_of(record)})
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model, and log its agents and findings.

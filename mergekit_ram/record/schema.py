@@ -19,6 +19,7 @@ from mergekit_ram.overlap import (
     TensorOverlap,
     WholeCounts,
 )
+from mergekit_ram.record.contents import FileRecord, ModelRecord
 
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
@@ -67,9 +68,7 @@ class TensorRecord(TensorOverlap, frozen=True, allow_inf_nan=False):
     agents: Items[TensorAgent]
     epsilon: NonNegativeFloat = Field(description="ε, the threshold of activity")
     loading: str = Field(description="digest of what is loaded for it, and how")
-    interval: Intervals | None = Field(
-        default=None, description="of a sample: as in an agent's record"
-    )
+    interval: Intervals | None = Field(default=None, description="as in an agent's record")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -224,23 +223,6 @@ class SampleRecord(Frozen):
     parameters: Count = Field(description="parameters that were looked at")
 
 
-class FileRecord(Frozen):
-    """A file of weights, identified without reading all of them."""
-
-    name: str
-    size: Count
-    contents: str = Field(
-        description="digest of its tensors' names, dtypes, shapes and a sample of their bytes"
-    )
-
-
-class ModelRecord(Frozen):
-    """The files that a model was read from."""
-
-    model: str
-    files: Items[FileRecord]
-
-
 class Versions(Frozen):
     """What computed the record."""
 
@@ -254,6 +236,21 @@ class Finding(Frozen):
 
     code: str = Field(description="for programs; stays the same where the words change")
     text: str
+
+
+class Verdict(Frozen):
+    """Which method the overlap speaks for."""
+
+    code: str = Field(description="for programs; stays the same where the words change")
+    unique_share: Share | None = Field(
+        default=None, description="of all that the agents changed; null: nothing can be told"
+    )
+    unique_by_chance: Share | None = Field(
+        default=None, description="the same if they had changed as many weights at random"
+    )
+    take: str | None = Field(default=None, description="the recommended method")
+    compare_with: str | None = Field(default=None, description="the method to evaluate beside it")
+    lines: Items[str] = Field(description="the same in sentences")
 
 
 class OverlapRecord(Frozen):
@@ -270,6 +267,7 @@ class OverlapRecord(Frozen):
     agents: Items[AgentRecord]
     pairwise: Items[PairRecord] | None = None
     thresholds: Items[ThresholdRecord] | None = None
+    verdict: Verdict | None = None
     findings: Items[Finding] = ()
     tensors: Items[TensorRecord]
     layers: Items[LayerRecord] = ()

@@ -32,7 +32,7 @@ SECTION = """
 
 Merged by `{method}` of {package} {version} with {settings}.{source} A parameter is active in an
 agent that changed it by more than ε, and unique where no other agent did.{origin}
-
+{verdict}
 {table}
 {findings}"""
 SOURCES = {
@@ -76,6 +76,7 @@ def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
     settings = [f"{name} = {value}" for name, value in settings_of(record).items()]
     whole_names = {agent.model: agent.model for agent in record.agents}
+    lines = record.verdict.lines if record.verdict else ()
     findings = "".join(f"* {in_markdown(found.text, kept=CODE)}\n" for found in record.findings)
     return SECTION.format(
         method=record.merge_method,
@@ -84,6 +85,7 @@ def card_section(record: OverlapRecord) -> str:
         settings=", ".join(settings),
         source=SOURCES.get(record.merge_method, ""),
         origin=ORIGIN if record.counts_from else "",
+        verdict="".join(f"\n{in_markdown(line, kept=CODE)}" for line in lines) + "\n",
         table=as_markdown(agent_table(record, whole_names)),
         findings=f"\nFindings:\n\n{findings}" if findings else "",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
 from mergekit_ram.record.layers import different
@@ -24,8 +23,8 @@ MOST_ALPHA = 40.0
 STEPS = 60
 
 HEIGHT = 340
-# By how much a curve is wider than one that lies upon it, in pixels.
-WIDER = 2
+# Of markers, and of those at the value in use, in pixels.
+MARKER, LARGE_MARKER = 8, 12
 
 # Of an axis: beyond what is drawn, as a share, and where all values are the same.
 ROOM = 0.08
@@ -42,23 +41,6 @@ OVER_EPSILON = (
 """Name, what is drawn, and what the axis reaches down to."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points of one agent."""
-
-    agent: Style
-    x: Sequence[float]
-    y: Sequence[float | None]
-    intervals: Sequence[Bounds] = ()
-    mode: str = "lines+markers"
-    size: int = 8
-
-    @property
-    def heights(self) -> tuple[float | None, ...]:
-        """The same for curves that lie upon each other."""
-        return tuple(None if value is None else round(value, 6) for value in self.y)
-
-
 def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
     """A chart for each figure that depends on ε. Of one agent alone everything is unique."""
     found = sorted(record.thresholds or (), key=lambda threshold: threshold.epsilon)
@@ -69,7 +51,7 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
     ticks = {"tickvals": epsilons, "ticktext": [columns.setting(epsilon) for epsilon in epsilons]}
     for name, column, least in OVER_EPSILON if len(record.agents) > 1 else OVER_EPSILON[:1]:
         drawn = [
-            Curve(
+            curve(
                 style,
                 epsilons,
                 [column.single(threshold.agents[place]) for threshold in positive],
@@ -77,12 +59,12 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
             )
             for place, style in enumerate(charts.styles_of(record))
         ]
-        values = [value for curve in drawn for value in curve.y if value is not None]
+        values = [value for trace in drawn for value in trace["y"] if value is not None]
         if not values:
             continue
         yield Panel(
             name,
-            drawn_curves(
+            curves(
                 drawn,
                 {"type": "log", "title": {"text": "ε"}, **ticks},
                 charts.shares(column.title, max(values))
@@ -139,58 +121,59 @@ def _over(
 ) -> Plot:
     """λ over one setting up to an end; ``factor`` takes ρ and the setting."""
     grid = sorted({present, *(end * step / STEPS for step in range(STEPS + 1))})
-    lines, marks = [], []
-    for style, agent in zip(charts.styles_of(record), record.agents, strict=True):
-        ratio = agent.overlap_unique_ratio
-        at_present = [factor(ratio, present)]
-        lines.append(Curve(style, grid, [factor(ratio, x) for x in grid], mode="lines"))
-        marks.append(Curve(style, [present], at_present, mode="markers", size=12))
-    values = [value for line in lines for value in line.y if value is not None]
-    return drawn_curves(
-        [*lines, *marks],
+    sizes = [LARGE_MARKER if x == present else 0 for x in grid]
+    drawn = [
+        curve(style, grid, [factor(agent.overlap_unique_ratio, x) for x in grid], sizes=sizes)
+        for style, agent in zip(charts.styles_of(record), record.agents, strict=True)
+    ]
+    return curves(
+        drawn,
         {"title": {"text": symbol}, "range": [0, end]},
-        {"title": {"text": "λ"}, "range": span([1.0, *values])},
+        {
+            "title": {"text": "λ"},
+            "range": span([1.0, *(value for trace in drawn for value in trace["y"])]),
+        },
         present,
     )
 
 
-def drawn_curves(found: Sequence[Curve], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
-    """Curves of the agents; where some coincide, the first is the widest.
+def curve(
+    agent: Style,
+    x: Sequence[float],
+    y: Sequence[float | None],
+    intervals: Sequence[Bounds] = (),
+    sizes: int | Sequence[int] = MARKER,
+) -> Plot:
+    """Points of one agent and a line through them; sizes are of all markers, or of each."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": agent.label,
+        "x": x,
+        "y": y,
+        "error_y": charts.error_bars(y, intervals),
+        "line": {"color": agent.colour, "dash": agent.dash},
+        "marker": {
+            "color": agent.colour,
+            "symbol": agent.symbol,
+            "size": sizes,
+            "line": {"color": charts.GUIDE, "width": 1},
+        },
+    }
+
+
+def curves(traces: Sequence[Plot], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
+    """Curves of the agents.
 
     Args:
-        found: the curves, and single points.
+        traces: made by ``curve``.
         xaxis: plotly's.
         yaxis: plotly's.
         marked: the value in use, which a line marks.
     """
-    heights = [curve.heights for curve in found]
-    traces = [
-        {
-            "type": "scatter",
-            "name": curve.agent.label,
-            "legendgroup": curve.agent.label,
-            "showlegend": "lines" in curve.mode,
-            "mode": curve.mode,
-            "x": curve.x,
-            "y": curve.y,
-            "error_y": charts.error_bars(curve.y, curve.intervals),
-            "line": {
-                "color": curve.agent.colour,
-                "dash": curve.agent.dash,
-                "width": 2 + WIDER * heights[place + 1 :].count(curve.heights),
-            },
-            "marker": {
-                "color": curve.agent.colour,
-                "symbol": curve.agent.symbol,
-                "size": curve.size,
-                "line": {"color": charts.GUIDE, "width": 1},
-            },
-        }
-        for place, curve in enumerate(found)
-    ]
     return charts.plot(
         traces,
-        HEIGHT + charts.LEGEND_ROW_HEIGHT * sum("lines" in curve.mode for curve in found),
+        HEIGHT + charts.LEGEND_ROW_HEIGHT * len(traces),
         shapes=[] if marked is None else [charts.upright(marked)],
         xaxis=xaxis,
         yaxis=yaxis,

@@ -233,7 +233,7 @@ def test_every_card_of_merges_in_threads_has_its_section(trio: Trio):
     with ThreadPoolExecutor(4) as pool:
         cards = list(pool.map(card, factors))
     for r, text in zip(factors, cards, strict=True):
-        assert f"with ε = 1e-05, r = {r:g}, α = 2." in text
+        assert f"overlap_power = 1, r = {r:g}, α = 2." in text
 
 
 @BOTH
