@@ -2,9 +2,10 @@
 
 The base decides. A merge of whole models takes the base's own checkpoint as its architecture: every
 tensor that the base stores is merged under the name under which it is stored, so that transformers
-loads the output as it loads the base. Only where a recipe speaks of a model's structure, mergekit's
-definition of the base's architecture is used, if there is one: by ``slices:`` where it names all that
-the base stores, and by ``modules:``, of which the plan's inventory refuses what they leave out.
+loads the output as it loads the base. Only where a recipe speaks of a model's structure,
+mergekit's definition of the base's architecture is used, if there is one: by ``slices:`` where it
+names all that the base stores, and by ``modules:``, of which the plan's inventory refuses what they
+leave out.
 """
 
 from __future__ import annotations
