@@ -113,7 +113,7 @@ class _Models:
         is_wrapped = layout is not None or all(tensor.wrappers for tensor in own.values())
         self._names = {key: t.name if is_wrapped else t.stored for key, t in own.items()}
         self.are_all_planned = {*self._names.values()} <= {*planned}
-        self._names |= {every.tensor(name).place.key: name for name in sorted(planned)}
+        self._names |= {every.tensors[name].place.key: name for name in sorted(planned)}
         self._packed: dict[str, list[StoredTensor]] = defaultdict(list)
         for _, tensor in sorted(own.items(), key=lambda item: dot_natural_key(item[0])):
             for target in tensor.place.targets - {tensor.place.key}:
