@@ -7,9 +7,11 @@ place when it is complete: it is there, or it is not.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from mergekit_ram.errors import InputError, reading
 from mergekit_ram.models.checkpoints import open_checkpoint
 from mergekit_ram.models.transformers_layout import build_without_memory, layout_of
 from mergekit_ram.models.unreadable import ADAPTER_CONFIG
-from mergekit_ram.text import some
+from mergekit_ram.text import say, some
 
 MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
 """Endings of the files of a model or an adapter that decide about its weights."""
@@ -33,6 +35,30 @@ DIGESTED = 256 * 2**20
 DIGEST_LENGTH = 16
 
 REMEDY = "Give the base that the adapter was trained on, or merge it yourself (merge_and_unload)."
+
+
+@contextmanager
+def adapter_cache(
+    models: Iterable[ModelReference], beside: str | None, options: MergeOptions
+) -> Iterator[MergeOptions]:
+    """mergekit's options with a cache for merged adapters, removed at the end if none was given.
+
+    Args:
+        models: of a merge.
+        beside: a path on the disk that has room for it; the system's own place by default.
+        options: of mergekit's commands.
+    """
+    if options.lora_merge_cache or all(model.lora is None for model in models):
+        yield options
+        return
+    above = Path(beside).absolute().parents if beside else ()
+    where = next((p for p in above if os.access(p, os.W_OK | os.X_OK)), None)
+    with tempfile.TemporaryDirectory(prefix=".mergekit-ram-adapters-", dir=where) as folder:
+        say(
+            f"adapters are merged into their bases in {folder}, which is removed at the end; "
+            "--lora-merge-cache FOLDER keeps them for other merges"
+        )
+        yield options.model_copy(update={"lora_merge_cache": folder})
 
 
 def merged_adapter(model: ModelReference, base: str, adapter: str, options: MergeOptions) -> str:

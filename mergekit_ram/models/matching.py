@@ -145,7 +145,8 @@ class _Models:
     def _check_base(self, held: Mapping[str, StoredTensor]) -> None:
         """A tensor that an index lists and no file holds is missed where it is needed."""
         places = (tensor.place for tensor in held.values())
-        missing = self._layout.missing(places) if self._layout else set()
+        is_known = self._layout and not self._checkpoints[self._base].quantisation
+        missing = self._layout.missing(places) if self._layout and is_known else set()
         promised = self._checkpoints[self._base].promised
         for key, tensor in self._tensors[self._base].items():
             if key not in held and (not self._layout or tensor.place.targets & missing):
@@ -229,7 +230,7 @@ class _Models:
         A merge would leave them out, and the modules would not do what was trained.
         """
         headers, own = self._checkpoints[model].headers, self._tensors[model]
-        if any(header.is_quantised for header in headers.values()):
+        if self._checkpoints[model].quantisation or self._checkpoints[model].packed:
             return  # Its weights have scales beside them, and the inventory speaks of their dtype.
         wrapped = {key for key, tensor in own.items() if {*PEFT_LAYERS} & {*tensor.wrappers}}
         modules = {*map(_module, wrapped)}

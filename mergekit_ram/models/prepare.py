@@ -44,6 +44,7 @@ class Prepared:
         config: that they are named in.
         architecture: by which mergekit plans.
         layout: of the base in transformers; None where it cannot be built.
+        is_quantised: some of the base's weights are, and are copied.
         unties: the output embedding is a weight of its own, whatever the configuration says.
         notes: that the user has been told, for the record.
         configs: the models' own.
@@ -53,13 +54,16 @@ class Prepared:
     config: MergeConfiguration
     architecture: ModelArchitecture
     layout: TransformersLayout | None
+    is_quantised: bool
     unties: bool
     notes: tuple[Note, ...]
     configs: tuple[Any, ...]
     layer_types: list[str] | None = None
 
     def fit(self, out_config: Any) -> None:
-        """Make the output's configuration say whether its head is tied, and its layers' types."""
+        """Make the output's configuration say what holds for its weights, and no more."""
+        if not self.is_quantised and hasattr(out_config, "quantization_config"):
+            del out_config.quantization_config
         if self.unties:
             for part in (out_config, out_config.get_text_config()):
                 if is_tied(part):
@@ -127,6 +131,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
         config,
         named.architecture.model_copy(update=key),
         layout,
+        checkpoints[base].quantisation is not None,
         bool(apart),
         notes,
         tuple(configs.values()),
