@@ -25,8 +25,6 @@ def autoload() -> None:
         package = sys.modules.get(NAME) or _import_package()
         if not _is_ours(package.__spec__):
             _say_hidden(getattr(package, "__file__", None), "is not switched on")
-            return
-        importlib.import_module(f"{NAME}.autoload").autoload()
     except (Exception, SystemExit) as error:  # a module of another's may be a script that exits
         reason = " ".join(str(error).split())
         LOG.warning("mergekit-ram could not be switched on: %s: %s", type(error).__name__, reason)

@@ -1,4 +1,4 @@
-"""RAM and RAM+ for mergekit: merge agents trained by reinforcement learning.
+"""RAM, RAM+ and ram_directions for mergekit: merge agents trained by reinforcement learning.
 
 Importing this package switches the plugin on, as ``import torch`` does by itself. It imports
 neither torch nor mergekit before one of the names below is used.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mergekit_ram.autoload import autoload as _autoload
 from mergekit_ram.autoload import install, uninstall
 from mergekit_ram.text import keep_log_visible as _keep_log_visible
 
@@ -46,31 +45,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "count": "kernels.ram",
-    "inspect": "inspection.inspect",
-    "merge": "kernels.ram",
-    "OverlapCounts": "kernels.ram",
-    "RamDirectionsMerge": "methods",
-    "RamMerge": "methods",
-    "RamPlusMerge": "methods",
-    "AgentOverlap": "overlap",
-    "OverlapStatistics": "overlap",
-    "TensorOverlap": "overlap",
-    "OverlapRecord": "record.schema",
-    "read_record": "record.check",
-    "write_page": "show.page",
+    "inspection.inspect": ["inspect"],
+    "kernels.ram": ["OverlapCounts", "count", "merge"],
+    "methods": ["RamDirectionsMerge", "RamMerge", "RamPlusMerge"],
+    "overlap": ["AgentOverlap", "OverlapStatistics", "TensorOverlap"],
+    "record.check": ["read_record"],
+    "record.schema": ["OverlapRecord"],
+    "show.page": ["write_page"],
 }
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-_autoload()
+install()

@@ -1,4 +1,4 @@
-"""How the plugin gets into a process: torch calls :func:`autoload` at the end of its import.
+"""How the plugin gets into mergekit: torch imports the package, which calls :func:`install`.
 
 Only the standard library and wrapt are imported here. mergekit's table of methods becomes one in
 which a look-up of our names imports the rest; by then all of mergekit is imported as a whole,
@@ -12,12 +12,10 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from mergekit_ram.switches import DISABLE_VARIABLE as DISABLE_VARIABLE
-from mergekit_ram.switches import is_set, replace, restore, wrap
+from mergekit_ram.switches import DISABLE_VARIABLE, is_set, replace, restore, wrap
 
 METHOD_NAMES = frozenset({"ram", "ram_plus", "ram_directions"})
 
@@ -28,34 +26,8 @@ HOST = "mergekit_ram.host"
 
 LOG = logging.getLogger("mergekit_ram")
 
-_hooks_registered = False
 _wanted = False
 _failure: Exception | None = None
-
-
-def autoload() -> None:
-    """The entry point in the group ``torch.backends``.
-
-    An exception here would make ``import torch`` fail, so it becomes a warning.
-    """
-    try:
-        install()
-    except (Exception, SystemExit) as error:
-        _warn_off(error)
-
-
-def _warn_off(error: BaseException) -> None:
-    _warn_once(f"{type(error).__name__}: {' '.join(str(error).split())}")
-
-
-@cache
-def _warn_once(reason: str) -> None:
-    LOG.warning("mergekit-ram could not be switched on: %s", reason)
-
-
-def disabled() -> bool:
-    """Whether the environment says that the plugin shall stay out of mergekit."""
-    return is_set(DISABLE_VARIABLE)
 
 
 def install() -> bool:
@@ -66,18 +38,14 @@ def install() -> bool:
     Returns:
         Whether the plugin is on; it is not where ``MERGEKIT_RAM_DISABLE=1`` is set.
     """
-    global _hooks_registered, _wanted
-    if disabled():
+    global _wanted
+    if is_set(DISABLE_VARIABLE):
         return False
     import wrapt
 
     _wanted = True
     for name in _HOOKS:
-        if name in sys.modules:
-            _meet(sys.modules[name])
-        elif not _hooks_registered:
-            wrapt.register_post_import_hook(_meet, name)
-    _hooks_registered = True
+        wrapt.register_post_import_hook(_meet, name)
     return True
 
 
@@ -99,7 +67,7 @@ def _meet(module: ModuleType) -> None:
     try:
         _HOOKS[module.__name__](module)
     except Exception as error:
-        _warn_off(error)
+        LOG.warning("mergekit-ram could not be switched on: %s: %s", type(error).__name__, error)
 
 
 def _is_half_imported(module: ModuleType) -> bool:
@@ -127,11 +95,9 @@ class Methods(dict[str, Any]):
         return _host().METHODS[name] if name in METHOD_NAMES else super().__getitem__(name)
 
     def __missing__(self, name: str) -> Any:
-        with suppress(RuntimeError):  # without us mergekit answers as ever
-            _host()
-        if _failure is not None:
-            raise KeyError(name)
-        raise _host().unknown_method(name, self.keys() | METHOD_NAMES)
+        from mergekit_ram.errors import unknown_method
+
+        raise unknown_method(name, self.keys() | METHOD_NAMES)
 
     def values(self) -> Any:
         with suppress(RuntimeError):
@@ -146,27 +112,27 @@ def _host() -> Any:
         HostError: this mergekit is none that we know. Its own `ram` is another formula: no answer
             is better than that one.
     """
+    global _failure
     if _failure is None:
-        try:
-            from mergekit_ram.errors import check_version
+        from mergekit_ram.errors import check_version, host_error, mismatch
 
+        try:
             check_version()
+            if not _has_table():
+                raise mismatch(f"the table registry.{TABLE}")
             from mergekit_ram import host
 
             host.patch()
         except Exception as error:
-            _fail(error)
+            _failure = host_error(error)
+            LOG.warning("%s", _failure)
         else:
             return host
-    raise _failure  # type: ignore[misc]  # set by now
+    raise _failure
 
 
-def _fail(error: Exception) -> None:
-    global _failure
-    from mergekit_ram.errors import host_error
-
-    _failure = host_error(error)
-    LOG.warning("%s", _failure)
+def _has_table() -> bool:
+    return isinstance(getattr(sys.modules.get(REGISTRY), TABLE, None), Methods)
 
 
 def _exchange_table(registry: ModuleType) -> None:
@@ -176,34 +142,24 @@ def _exchange_table(registry: ModuleType) -> None:
 
 def _check_table(package: ModuleType) -> None:
     """Let nobody take mergekit's own `ram` for ours where the table of methods is not found."""
-    if not isinstance(getattr(sys.modules.get(REGISTRY), TABLE, None), Methods):
-        from mergekit_ram.errors import check_version, mismatch
-
-        try:
-            check_version()
-            raise mismatch(f"the table registry.{TABLE}")
-        except Exception as error:
-            _fail(error)
+    if not _has_table():
         wrap(package, "get", _refuse)
 
 
 def _refuse(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    if any(name in METHOD_NAMES for name in (*args, *kwargs.values())):
-        return _host()
-    return wrapped(*args, **kwargs)
+    return wrapped(*args, **kwargs) if METHOD_NAMES.isdisjoint(args) else _host()
 
 
-def _handled_by(function: str, argument: str) -> Callable[..., Any]:
+def _handled_by(function: str) -> Callable[..., Any]:
     """A wrapper that gives calls for our methods to a function of our side of mergekit.
 
     Args:
         function: its name; it is called with the wrapped function before the other arguments.
-        argument: name of the first one, which is the merge's configuration.
     """
 
     def call(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-        config = kwargs.get(argument, args[0] if args else None)
-        if _wanted and getattr(config, "merge_method", None) in METHOD_NAMES:
+        methods = {getattr(value, "merge_method", None) for value in (*args, *kwargs.values())}
+        if _wanted and methods & METHOD_NAMES:
             return getattr(_host(), function)(wrapped, *args, **kwargs)
         if HOST in sys.modules:
             sys.modules[HOST].forget_loaders()
@@ -213,33 +169,16 @@ def _handled_by(function: str, argument: str) -> Callable[..., Any]:
 
 
 _FUNCTIONS = {
-    "get_architecture_info": _handled_by("find_architecture", "config"),
-    "run_merge": _handled_by("run_merge", "merge_config"),
+    "get_architecture_info": _handled_by("find_architecture"),
+    "run_merge": _handled_by("run_merge"),
+    "plan_flat_merge": _handled_by("plan_raw"),
 }
 """Called before a method is looked up: models are opened first."""
 
 
 def _wrap_functions(module: ModuleType) -> None:
-    for name, wrapper in _FUNCTIONS.items():
-        if hasattr(module, name):
-            wrap(module, name, wrapper)
-
-
-def _wrap_raw_command(module: ModuleType) -> None:
-    wrap(module.main, "callback", _run_raw)
-
-
-def _run_raw(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
-    """``mergekit-pytorch``, which does not tell its planner where a recipe was read."""
-    import yaml
-
-    path, recipe = kwargs["config_path"], None
-    # The command itself says what is wrong with the file.
-    with suppress(Exception), open(path, encoding="utf-8") as file:
-        recipe = yaml.safe_load(file)
-    if isinstance(recipe, dict) and str(recipe.get("merge_method")) in METHOD_NAMES:
-        return _host().run_raw(partial(wrapped, *args, **kwargs), path)
-    return wrapped(*args, **kwargs)
+    for name in _FUNCTIONS.keys() & vars(module).keys():
+        wrap(module, name, _FUNCTIONS[name])
 
 
 _HOOKS: dict[str, Callable[[ModuleType], None]] = {
@@ -247,5 +186,5 @@ _HOOKS: dict[str, Callable[[ModuleType], None]] = {
     PACKAGE: _check_table,
     "mergekit.architecture": _wrap_functions,
     "mergekit.merge": _wrap_functions,
-    "mergekit.scripts.merge_raw_pytorch": _wrap_raw_command,
+    "mergekit.scripts.merge_raw_pytorch": _wrap_functions,
 }

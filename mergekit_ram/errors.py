@@ -6,23 +6,25 @@ no traceback, and a ``ValueError`` or ``RuntimeError`` for programs that catch t
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import click
 
+from mergekit_ram.switches import STRICT_VARIABLE, is_set
 from mergekit_ram.text import one_line as one_line
 from mergekit_ram.text import visible
 
 LOG = logging.getLogger("mergekit_ram")
 
-OLDEST_MERGEKIT = (0, 1, 5)
-FIRST_UNKNOWN_MERGEKIT = (0, 2)
+OLDEST_MERGEKIT = "0.1.5"
+FIRST_UNKNOWN_MERGEKIT = "0.2"
 
 
 class RamError(click.ClickException):
@@ -59,8 +61,25 @@ class MissingExtraError(RamError, RuntimeError):
     """A package that only an extra brings; the message names the line that installs it."""
 
 
-@contextmanager
-def reading(model: object, part: str, remedy: str) -> Iterator[None]:
+def unknown_method(name: str, known: Iterable[str]) -> MethodError:
+    """The error about a merge method that does not exist.
+
+    >>> str(unknown_method("RAM+", ["linear", "ram", "ram_plus"]))
+    "Unimplemented merge method RAM+: did you mean 'ram_plus'?"
+    """
+    names = sorted(known)
+    spoken = name.lower().replace("+", "_plus")
+    hint = did_you_mean(spoken, names) or f"there are {', '.join(names)}."
+    return MethodError(f"Unimplemented merge method {name}: {hint}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """A question with the nearest of some words; None where none is near."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean '{close[0]}'?" if close else None
+
+
+def reading(model: object, part: str, remedy: str) -> AbstractContextManager[None]:
     """Raise any failure to read a part of a model as one line.
 
     Args:
@@ -71,10 +90,7 @@ def reading(model: object, part: str, remedy: str) -> Iterator[None]:
     Raises:
         InputError: in place of every other exception; the traceback is logged for ``-v``.
     """
-    with _as_one_line(
-        lambda kind, reason: f"model {model}: {part} cannot be read: {reason} {remedy}"
-    ):
-        yield
+    return _as_one_line(f"model {model}: {part} cannot be read", remedy)
 
 
 @contextmanager
@@ -84,14 +100,12 @@ def working(task: str) -> Iterator[None]:
     Raises:
         InputError: in place of every exception that is none of ours.
     """
-    with _as_one_line(
-        lambda kind, reason: f"{task} failed: {kind}: {reason} The option -v shows where."
-    ):
+    with _as_one_line(f"{task} failed", "The option -v shows where."):
         yield
 
 
 @contextmanager
-def _as_one_line(message: Callable[[str, str], str]) -> Iterator[None]:
+def _as_one_line(failure: str, remedy: str) -> Iterator[None]:
     try:
         yield
     except click.ClickException:
@@ -99,19 +113,9 @@ def _as_one_line(message: Callable[[str, str], str]) -> Iterator[None]:
     except Exception as error:  # files, models and their code fail in many ways
         reason = one_line(error)
         end = "" if reason.endswith((".", "!", "?")) else "."
-        said = message(type(error).__name__, reason + end)
+        said = f"{failure}: {reason}{end} {remedy}"
         LOG.info("%s", said, exc_info=True)
         raise InputError(said) from error
-
-
-def check(holds: bool, part: str) -> None:
-    """Refuse a mergekit in which a part is not as we know it.
-
-    Raises:
-        HostError: naming the part.
-    """
-    if not holds:
-        raise mismatch(part)
 
 
 @functools.cache
@@ -122,23 +126,23 @@ def check_version() -> None:
         HostError: naming both versions.
     """
     found = version("mergekit")
-    numbers = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", found)
-    known = tuple(int(digits) for digits in numbers.groups() if digits) if numbers else ()
-    if not OLDEST_MERGEKIT <= known < FIRST_UNKNOWN_MERGEKIT:
-        oldest, unknown = (
-            ".".join(map(str, parts)) for parts in (OLDEST_MERGEKIT, FIRST_UNKNOWN_MERGEKIT)
-        )
+    if not _numbers(OLDEST_MERGEKIT) <= _numbers(found) < _numbers(FIRST_UNKNOWN_MERGEKIT):
         raise HostError(
-            f"mergekit-ram {version('mergekit-ram')} works with mergekit >= {oldest}, < {unknown}; "
-            f"installed is mergekit {found}. Install a matching pair of versions."
+            f"mergekit-ram {version('mergekit-ram')} works with mergekit >= {OLDEST_MERGEKIT}, "
+            f"< {FIRST_UNKNOWN_MERGEKIT}; installed is mergekit {found}. Install a matching pair "
+            "of versions."
         )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", version)[:3]]
 
 
 def mismatch(part: str) -> HostError:
     """The error about a part of mergekit that is not as we know it."""
     return HostError(
         f"mergekit-ram {version('mergekit-ram')} does not find {part} in mergekit "
-        f"{version('mergekit')} as it knows it, and changes nothing. Install a matching pair of "
+        f"{version('mergekit')} as expected, and changes nothing. Install a matching pair of "
         "versions."
     )
 
@@ -152,7 +156,7 @@ def host_error(error: Exception) -> Exception:
             f"mergekit-ram {version('mergekit-ram')} cannot be imported: {one_line(error)}. "
             "Install it again."
         )
-    return mismatch(f"a part that it needs ({type(error).__name__}: {one_line(error)})")
+    return mismatch(f"a part that it needs ({one_line(error)})")
 
 
 def version(distribution: str) -> str:
@@ -177,6 +181,17 @@ class Note:
 
 
 def tell(notes: Iterable[Note]) -> None:
-    """Log every note as a warning."""
-    for note in notes:
-        LOG.warning("%s", note.text)
+    """Log every note as a warning; see :func:`warn`."""
+    warn(*(note.text for note in notes))
+
+
+def warn(*texts: str) -> None:
+    """Log warnings about a recipe or its models, each one line.
+
+    Raises:
+        InputError: ``MERGEKIT_RAM_STRICT=1`` is set, which makes the first one an error.
+    """
+    for text in texts:
+        if is_set(STRICT_VARIABLE):
+            raise InputError(f"{text.rstrip('.')}. {STRICT_VARIABLE} makes this warning an error.")
+        LOG.warning("%s", text, stacklevel=2)

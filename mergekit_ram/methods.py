@@ -26,6 +26,10 @@ from mergekit_ram.errors import InputError, ParameterError, PlanError
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R, OverlapStatistics, TensorOverlap
 from mergekit_ram.tensors import agent_name, count_group, merge_group
 
+Settings = list[dict[str, Any]]
+"""Resolved parameters, by name, of every group."""
+Dtypes = Sequence[torch.dtype | None]
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -95,13 +99,15 @@ STATISTICS = PathParameter(
 )
 
 
-def _spec(name: str, title: str, *parameters: ParameterSpec) -> MergeMethodSpec:
+def _spec(
+    name: str, title: str, *parameters: ParameterSpec, paper: str = "2601.13572"
+) -> MergeMethodSpec:
     return MergeMethodSpec(
         name=name,
         parameters=parameters,
         contract=InputContract(base=BasePolicy.REQUIRED, min_non_base=1),
         pretty_name=f"Reinforced Agent Merging {title}",
-        reference_url="https://arxiv.org/abs/2601.13572",
+        reference_url=f"https://arxiv.org/abs/{paper}",
         optional_tensor_policy=OptionalTensorPolicy.PASSTHROUGH_BASE_SINGLETON,
     )
 
@@ -149,16 +155,23 @@ class RamMerge(MergeMethod):
     def _execute(
         self,
         groups: Sequence[TensorGroup],
-        parameters: list[dict[str, Any]],
+        parameters: Settings,
         options: BatchOptions,
         *,
-        input_dtypes: Sequence[torch.dtype | None],
+        input_dtypes: Dtypes,
         out_dtype: torch.dtype | None = None,
     ) -> tuple[torch.Tensor, ...]:
+        settings = self._completed(groups, parameters, input_dtypes)
         return tuple(
-            merge_group(group, settings, dtype=dtype, out_dtype=out_dtype)
-            for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True)
+            merge_group(group, own, dtype=dtype, out_dtype=out_dtype).tensor
+            for group, own, dtype in zip(groups, settings, input_dtypes, strict=True)
         )
+
+    def _completed(
+        self, groups: Sequence[TensorGroup], parameters: Settings, dtypes: Dtypes
+    ) -> Settings:
+        """The parameters of every group, with what has to be counted for them."""
+        return parameters
 
 
 class RamPlusMerge(RamMerge):
@@ -183,34 +196,26 @@ class RamPlusMerge(RamMerge):
         finally:
             _all_groups_at_hand.reset(token)
 
-    def _execute(
-        self,
-        groups: Sequence[TensorGroup],
-        parameters: list[dict[str, Any]],
-        options: BatchOptions,
-        *,
-        input_dtypes: Sequence[torch.dtype | None],
-        out_dtype: torch.dtype | None = None,
-    ) -> tuple[torch.Tensor, ...]:
-        if any(needs_counting(settings) for settings in parameters):
-            if not _all_groups_at_hand.get():
-                raise _no_statistics(groups)
-            if any(settings["statistics"] for settings in parameters):
-                raise PlanError(
-                    "ram_plus: 'statistics' are those of a merge planned from files; in memory "
-                    "everything is counted. Leave the parameter out."
-                )
-            counted: dict[Hashable, TensorOverlap] = {}
-            for group, settings, dtype in zip(groups, parameters, input_dtypes, strict=True):
-                # A module lists a tied weight under both its names: one weight, counted once.
-                memory = tuple((e.id, e.tensor.data_ptr(), e.tensor.shape) for e in group.entries)
-                if memory not in counted:
-                    counted[memory] = count_group(group, settings, dtype=dtype)
-            statistics = OverlapStatistics(tensors=tuple(counted.values()))
-            parameters = [with_rescale(settings, statistics) for settings in parameters]
-        return super()._execute(
-            groups, parameters, options, input_dtypes=input_dtypes, out_dtype=out_dtype
-        )
+    def _completed(
+        self, groups: Sequence[TensorGroup], parameters: Settings, dtypes: Dtypes
+    ) -> Settings:
+        if not any(needs_counting(settings) for settings in parameters):
+            return parameters
+        if not _all_groups_at_hand.get():
+            raise _no_statistics(groups)
+        if any(settings["statistics"] for settings in parameters):
+            raise PlanError(
+                "ram_plus: 'statistics' are those of a merge planned from files; in memory "
+                "everything is counted. Leave the parameter out."
+            )
+        counted: dict[Hashable, TensorOverlap] = {}
+        for group, settings, dtype in zip(groups, parameters, dtypes, strict=True):
+            # A module lists a tied weight under both its names: one weight, counted once.
+            memory = tuple((e.id, e.tensor.data_ptr(), e.tensor.shape) for e in group.entries)
+            if memory not in counted:
+                counted[memory] = count_group(group, settings, dtype=dtype)
+        statistics = OverlapStatistics(tensors=tuple(counted.values()))
+        return [with_rescale(settings, statistics) for settings in parameters]
 
 
 class RamDirectionsMerge(RamMerge):
@@ -220,11 +225,14 @@ class RamDirectionsMerge(RamMerge):
     whole there; what several agents do to one direction is averaged. Tensors that are not matrices
     are merged entry by entry, by length. See :mod:`mergekit_ram.kernels.solutions` for the formula.
 
-    Called with tensor groups it merges them in memory, every matrix as ``[out, in]``; within
-    :func:`mergekit_ram.tensors.laid_out` as it says. Results carry no gradient.
+    Called with tensor groups it merges them in memory, every matrix as ``[out, in]``. Results carry
+    no gradient.
     """
 
-    spec = _spec("ram_directions", "over directions", EPSILON, RIDGE, SCALE, WEIGHT)
+    # Its criterion is that of WUDI-Merging.
+    spec = _spec(
+        "ram_directions", "over directions", EPSILON, RIDGE, SCALE, WEIGHT, paper="2503.08099"
+    )
 
 
 METHODS = {m.spec.name: m for m in (RamMerge(), RamPlusMerge(), RamDirectionsMerge())}

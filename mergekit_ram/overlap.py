@@ -39,8 +39,10 @@ class AgentCounts(BaseModel, frozen=True):
     ``overlap_degree[k]`` counts its active parameters that ``k`` other agents changed too.
     """
 
-    model: str
-    overlap_degree: Items[Count]
+    model: str = Field(description="the agent, as the configuration names it")
+    overlap_degree: Items[Count] = Field(
+        description="active parameters by the number of other agents that changed them, from 0"
+    )
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -61,10 +63,10 @@ class AgentCounts(BaseModel, frozen=True):
         return self.active - self.unique
 
 
-class AgentOverlap(AgentCounts, frozen=True):
-    """What one agent changed in the whole model of ``parameters`` parameters."""
+class WholeCounts(AgentCounts, frozen=True):
+    """What one agent changed in the whole model."""
 
-    parameters: int
+    parameters: Count = Field(description="parameters of the model")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -72,25 +74,24 @@ class AgentOverlap(AgentCounts, frozen=True):
         """Share of the model's parameters that the agent changed, 0 to 1."""
         return self.active / self.parameters if self.parameters else 0.0
 
+    @property
+    def finite_ratio(self) -> float | None:
+        """ρ_t = shared / unique, with None in place of infinity."""
+        if self.unique:
+            return self.shared / self.unique
+        return None if self.shared else 0.0
+
+
+class AgentOverlap(WholeCounts, frozen=True):
+    """Counts of an agent with ρ_t as a number, and λ_t."""
+
     @computed_field  # type: ignore[prop-decorator]
     @property
     def overlap_unique_ratio(self) -> float:
         """ρ_t = shared / unique; infinite (``null`` in JSON) without unique parameters,
         0 without any active one."""
-        if self.unique:
-            return self.shared / self.unique
-        return math.inf if self.shared else 0.0
-
-    @property
-    def overlap_share(self) -> tuple[float, ...]:
-        """Of its active parameters, those that 0, 1, … others changed; empty without any."""
-        return tuple(degree / self.active for degree in self.overlap_degree if self.active)
-
-    @property
-    def finite_ratio(self) -> float | None:
-        """ρ_t, with None in place of infinity."""
-        ratio = self.overlap_unique_ratio
-        return ratio if math.isfinite(ratio) else None
+        ratio = self.finite_ratio
+        return math.inf if ratio is None else ratio
 
     def rescale(self, r: float, alpha: float) -> float:
         """λ_t = 1 + r · clip(ρ_t, 0, α)."""

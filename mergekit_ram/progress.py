@@ -55,28 +55,14 @@ def _shown(line: str, **options: Any) -> tqdm.tqdm[Any]:
         maxinterval=SECONDS_BETWEEN_LINES,
         # Never skip the look at the clock because the items before were fast.
         miniters=1,
+        leave=False,
+        position=1,
     )
 
 
 class _Lines(tqdm.tqdm):  # type: ignore[type-arg]  # no generic when it runs
-    """A bar for logs: each time it is shown it is a line of its own."""
+    """A bar for logs: each time it is shown, at its end too, it is a line of its own."""
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        """Write a line; what a terminal would be moved about for is left out."""
-        if msg != "":
-            print(str(self) if msg is None else msg, file=self.fp)
-
-    def close(self) -> None:
-        """End with a line on the whole."""
-        if not self.disable:
-            self.display()
-        self.leave = False
-        super().close()
-
-    def moveto(self, n: int) -> None:
-        """A log has no cursor."""
-
-    @staticmethod
-    def status_printer(file: Any) -> Any:
-        """What would print over the last line; never asked here."""
-        return lambda text: None
+        """Write a line; tqdm asks for an empty one at the end, which is that on the whole."""
+        print(self, file=self.fp)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mergekit_ram.overlap import AgentCounts, AgentOverlap, OverlapStatistics, TensorOverlap
+from mergekit_ram.record.contents import ModelRecord
 from mergekit_ram.record.schema import (
     AgentRecord,
     Finding,
     Intervals,
-    ModelRecord,
     OverlapRecord,
     PairRecord,
     SampleRecord,
@@ -171,20 +171,12 @@ def merge(
     )
 
 
-def _finite(agent: AgentOverlap) -> float | None:
-    return agent.overlap_unique_ratio if agent.unique or not agent.shared else None
-
-
 def _agent(agent: AgentOverlap) -> AgentRecord:
     return AgentRecord(
         model=agent.model,
         weight=1.0,
-        active=agent.active,
-        shared=agent.shared,
-        unique=agent.unique,
-        density=agent.density,
         overlap_degree=agent.overlap_degree,
-        overlap_unique_ratio=_finite(agent),
+        parameters=agent.parameters,
         rescale=agent.rescale(R, ALPHA),
         clipped=agent.overlap_unique_ratio > ALPHA,
     )
@@ -245,12 +237,8 @@ def _threshold(sketches: tuple[Sketch, ...], epsilon: float, thinned: float) -> 
         agents=tuple(
             ThresholdAgent(
                 model=agent.model,
-                active=agent.active,
-                shared=agent.shared,
-                unique=agent.unique,
-                density=agent.density,
-                unique_share=agent.unique / agent.active if agent.active else None,
-                overlap_unique_ratio=_finite(agent),
+                overlap_degree=agent.overlap_degree,
+                parameters=agent.parameters,
                 rescale=agent.rescale(R, ALPHA),
             )
             for agent in counted.agents

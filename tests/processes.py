@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+OURS = ("-c", "from mergekit_ram.cli import main; main(prog_name='mergekit-ram')")
+"""What Python runs for the command ``mergekit-ram``, wherever that is installed."""
+
 PLAN_BOTH_WAYS = """
 import sys, yaml
 from mergekit import merge_methods

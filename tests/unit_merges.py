@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner, Result
 from models import Weights, forget_loaded_models, read_weights
 
-from mergekit_ram.units.folder import WORK_FOLDER
+from mergekit_ram.record.schema import WORK_FOLDER
 
 OPTIONS = ("--no-copy-tokenizer", "--out-shard-size", "8K", "--quiet")
 

@@ -66,7 +66,7 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     used. An interrupted run resumes when it is started again. It needs
 
     \b
-      pip install 'mergekit-ram[agents]'
+      pip install '.[agents]'
 
     \b
     Only what agents on random subnetworks and supervised ones give, on two bases:
@@ -75,7 +75,7 @@ def tiny(output: Path, seeds: int, names: tuple[str, ...], processes: int, quick
     # Once imported, some packages say nothing more of where they came from.
     missing = [name for name in NEEDED if name not in sys.modules and find_spec(name) is None]
     if missing:
-        need = "pip install 'mergekit-ram[agents]'"
+        need = "pip install '.[agents]'"
         raise click.ClickException(f"{', '.join(missing)} missing; this needs: {need}")
     from benchmarks.agents import document, figure, models, study
     from benchmarks.agents.jobs import Workers

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mergekit_ram.cli.options import SETTINGS, parse, words
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, working
 
 if TYPE_CHECKING:
+    from mergekit.options import MergeOptions
+
     from mergekit_ram.record.schema import OverlapRecord
 
 EXIT_FINDINGS = 3
-STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT = Path("-")
+FILE = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+EPSILON = "--epsilon"
+NUMBER = re.compile(r"[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 
 SOURCE = click.Argument(
     ["source"],
@@ -33,30 +40,17 @@ class _ManyValues(click.Command):
     """A command whose ``--epsilon`` takes as many numbers as follow it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, list(_repeated("--epsilon", args)))
+        return super().parse_args(ctx, list(_repeated(args)))
 
 
-def _repeated(option: str, arguments: Iterable[str]) -> Iterable[str]:
-    """``--option 1 2`` as ``--option 1 --option 2``, which click understands."""
-    is_taking = has_value = False
-    for argument in arguments:
-        if argument == option:
-            is_taking, has_value = True, False
-        elif is_taking and _is_number(argument):
-            if has_value:
-                yield option
-            has_value = True
-        else:
-            is_taking = False
+def _repeated(arguments: Sequence[str]) -> Iterator[str]:
+    """``--epsilon 1 2`` as ``--epsilon 1 --epsilon 2``, which click understands."""
+    is_value = False
+    for before, argument in pairwise(["", *arguments]):
+        is_value = before == EPSILON or (is_value and NUMBER.fullmatch(argument) is not None)
+        if is_value and before != EPSILON:
+            yield EPSILON
         yield argument
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @click.command(
@@ -68,43 +62,42 @@ def _is_number(text: str) -> bool:
 )
 @words("CONFIG.yml|FOLDER|RECORD.json")
 @click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    help="Write everything as JSON; - is the standard output, in place of the tables.",
+    "--json", "json_file", type=FILE, help="Write everything as JSON; - prints it, without tables."
 )
 @click.option(
-    "--html",
-    "html_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write one page with figures that can be read offline.",
+    "--html", "html_file", type=FILE, help="Write a page with figures; it needs no network."
 )
 @click.option(
-    "--epsilon",
+    EPSILON,
     "epsilons",
     type=click.FloatRange(min=0),
     multiple=True,
     metavar="E [E ...]",
-    help="Count at these thresholds too, in the same pass, to see whether ε matters.",
+    help="Count at these thresholds too, in the same pass: does ε matter?",
 )
 @click.option(
     "--sample",
     "fraction",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Look at this share of the rows of every tensor; figures are then estimates.",
+    help="Read this share of the rows of every tensor; figures are then estimates.",
 )
 @click.option("--seed", type=int, help="Of --sample; 0 by default.")
 @click.option(
     "--realised/--no-realised",
     default=True,
-    show_default=True,
-    help="Read the models a second time, for what rounding leaves of λ.",
+    help="Read the models a second time, to show what the output's dtype stores of λ.",
 )
 @click.option(
     "--directions/--no-directions",
     default=None,
-    help="Compute what ram_directions would keep, which takes as long as that merge. By default "
-    "where that is the method, or takes little time.",
+    help="Compute what ram_directions would keep, which takes as long as that merge. The default "
+    "is to do so for that method, and for small models.",
+)
+@click.option(
+    "--write-recipe",
+    "recipe_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the YAML of the recommended merge, of the same models.",
 )
 @click.option(
     "--strict", is_flag=True, help=f"End with exit code {EXIT_FINDINGS} if there are findings."
@@ -113,20 +106,21 @@ def _is_number(text: str) -> bool:
 def command(
     context: click.Context,
     words: tuple[str, ...],
-    json_file: str | None,
+    json_file: Path | None,
     html_file: Path | None,
     epsilons: tuple[float, ...],
     fraction: float | None,
     seed: int | None,
     realised: bool,
     directions: bool | None,
+    recipe_file: Path | None,
     strict: bool,
 ) -> None:
     """Show what agents changed, before a merge or after it; no weights are written.
 
-    CONFIG.yml is what mergekit-yaml takes, of any merge method: the base and the models are
-    read, and compared as ram_plus would. FOLDER is the output of a merge by ram or ram_plus,
-    and RECORD.json what --json wrote: these are shown again without reading any model.
+    CONFIG.yml is a configuration of mergekit-yaml with any merge method: its models are read
+    and compared with the base. FOLDER is the output of a merge by ram, ram_plus or
+    ram_directions, and RECORD.json a file of --json: these are shown without reading models.
 
     \b
     Before a merge:
@@ -135,6 +129,8 @@ def command(
       mergekit-ram inspect merge.yml --epsilon 1e-6 1e-5 1e-4
     A look at large models in a minute, as a page:
       mergekit-ram inspect merge.yml --sample 0.01 --html overlap.html
+    The recommended merge:
+      mergekit-ram inspect merge.yml --write-recipe recommended.yml
     For another program:
       mergekit-ram inspect merge.yml --quiet --json - | jq '.agents[].density'
     After a merge:
@@ -149,15 +145,24 @@ def command(
     if seed is not None and fraction is None:
         click.echo("--seed has no effect without --sample", err=True)
     options = None
-    source = Path(words[0]) if len(words) == 1 else None
-    if source is None or not source.exists() or not is_record(source):
+    source = Path(words[0] if len(words) == 1 else "")
+    is_shown = len(words) == 1 and source.exists() and is_record(source)
+    if not is_shown:
         options, given = parse(context, words, SOURCE)
         source = given["source"]
-    _check_outputs(source, json_file, html_file)
-    if is_record(source):
-        if options is not None:
+        is_shown = is_record(source)
+    _check_outputs(source, [path for path in (json_file, html_file, recipe_file) if path])
+    if recipe_file is not None and recipe_file.exists():
+        raise InputError(f"{recipe_file} is there already. Choose another file.")
+    if is_shown:
+        if options is not None and not _is_default(options):
             click.echo("options of mergekit have no effect on a record", err=True)
-        record = _recorded(source, epsilons, fraction)
+        if epsilons or fraction is not None or recipe_file is not None:
+            raise click.UsageError(
+                "--epsilon, --sample and --write-recipe are of models, and a record has none: give "
+                "the YAML file."
+            )
+        record = _recorded(source)
     else:
         from mergekit_ram.inspection.inspect import inspect
         from mergekit_ram.inspection.sample import Sample
@@ -171,51 +176,47 @@ def command(
             directions=directions,
         )
     _give_out(record, json_file, html_file)
+    if recipe_file is not None:
+        from mergekit_ram.inspection.inspect import recommended_recipe
+
+        _write(recipe_file, recommended_recipe(source, record.verdict))
     if strict and record.findings:
         sys.exit(EXIT_FINDINGS)
 
 
-def _check_outputs(source: Path, json_file: str | None, html_file: Path | None) -> None:
+def _check_outputs(source: Path, outputs: Sequence[Path]) -> None:
     """Fail before a long run if an output file cannot be written."""
-    wanted = [Path(json_file)] if json_file and json_file != STANDARD_OUTPUT else []
-    wanted += [html_file] if html_file else []
-    taken = [source.resolve()]
-    for path in wanted:
+    taken = {source.resolve()}
+    for path in outputs:
         if path.resolve() in taken:
             raise InputError(
                 f"{path} is given twice, and would be overwritten. Choose another file."
             )
-        taken.append(path.resolve())
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
+        taken.add(path.resolve())
+        if not os.access(path.parent, os.W_OK):
             raise InputError(
-                f"{path} cannot be written: it is a folder, or in no folder that can be written "
-                "to. Choose another file."
+                f"{path} cannot be written: {path.parent} is no folder that can be written to. "
+                "Choose another file."
             )
 
 
-def _recorded(source: Path, epsilons: tuple[float, ...], fraction: float | None) -> OverlapRecord:
-    from mergekit_ram.record.check import read_record
-    from mergekit_ram.record.contents import compared_with_weights
+def _recorded(source: Path) -> OverlapRecord:
+    from mergekit_ram.record.check import compared_with_weights, read_record
 
-    if epsilons or fraction is not None:
-        raise click.UsageError(
-            "--epsilon and --sample read models, and a record has none: give the YAML file."
-        )
-    if source.is_dir():
-        return compared_with_weights(read_record(source), source)
-    return read_record(source)
+    record = read_record(source)
+    return compared_with_weights(record, source) if source.is_dir() else record
 
 
-def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | None) -> None:
-    from mergekit_ram.show.terminal import as_text
-
+def _give_out(record: OverlapRecord, json_file: Path | None, html_file: Path | None) -> None:
     if json_file == STANDARD_OUTPUT:
         click.echo(record.to_json(), nl=False)
     else:
+        from mergekit_ram.show.terminal import as_text
+
         click.echo(as_text(record), nl=False)
-        if json_file is not None:
-            _write(Path(json_file), record.to_json())
-    if html_file is not None:
+        if json_file:
+            _write(json_file, record.to_json())
+    if html_file:
         from mergekit_ram.show.page import write_page
 
         write_page(record, html_file)
@@ -223,8 +224,11 @@ def _give_out(record: OverlapRecord, json_file: str | None, html_file: Path | No
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with working(f"writing {path}"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}. Choose another file.") from None
     click.echo(f"wrote {path}", err=True)
+
+
+def _is_default(options: MergeOptions) -> bool:
+    """Whether these options ask for nothing but quiet."""
+    return options == type(options)(quiet=options.quiet)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import click
 
 from mergekit_ram.cli.options import SETTINGS, parse, words
-
-ENGINES = ("local", "ray")
-"""Where workers run: on this machine, or on a Ray cluster."""
 
 CONFIG = click.Argument(
     ["config_file"],
@@ -25,18 +22,12 @@ All options of mergekit-yaml are accepted too: --out-shard-size, --lora-merge-ca
 --cuda, --no-copy-tokenizer, --trust-remote-code, -j (threads), -v, --quiet and more."""
 
 
-class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some versions alone
+def _unit_range(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
     """``FIRST:END``, the end left out, as Python writes a slice."""
-
-    name = "FIRST:END"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, range):
-            return value
-        first, _, end = str(value).partition(":")
-        if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-            self.fail(f"{value!r} is no range of units; write 0:16 for the units 0 to 15")
-        return range(int(first), int(end))
+    found = re.fullmatch(r"(\d+):(\d+)", text or "")
+    if text is None or (found and int(found[1]) < int(found[2])):
+        return found and range(int(found[1]), int(found[2]))
+    raise click.BadParameter(f"{text!r} is no range of units; write 0:16 for the units 0 to 15")
 
 
 @click.command(
@@ -47,16 +38,12 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
 )
 @words("CONFIG.yml FOLDER")
 @click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Processes that work on units beside each other.",
+    "--workers", type=click.IntRange(min=1), default=1, help="Processes that share the units."
 )
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
-    default=ENGINES[0],
+    type=click.Choice(["local", "ray"]),
+    default="local",
     show_default=True,
     help="Where workers run: on this machine, or on a Ray cluster that shares the folders.",
 )
@@ -64,20 +51,19 @@ class UnitRange(click.ParamType):  # type: ignore[type-arg]  # generic in some v
     "--estimate",
     "only_estimate",
     is_flag=True,
-    help="Say what will be read, written, held and how long it takes; merge nothing.",
+    help="Print the bytes to read and to write, memory and time; merge nothing.",
 )
 @click.option(
     "--units",
     "only",
-    type=UnitRange(),
-    help="Do these units and nothing else; --finalise, in one process, makes the model.",
+    metavar="FIRST:END",
+    callback=_unit_range,
+    help="Do only these units; --finalise, run once at the end, writes the model.",
 )
 @click.option(
-    "--finalise", is_flag=True, help="Do no unit: make the model of units that are all done."
+    "--finalise", is_flag=True, help="Do no unit; write the model when all units are done."
 )
-@click.option(
-    "--restart", is_flag=True, help="Throw away what an earlier try has finished, and begin anew."
-)
+@click.option("--restart", is_flag=True, help="Delete the units of an earlier try; begin again.")
 @click.pass_context
 def command(
     context: click.Context,
@@ -91,9 +77,9 @@ def command(
 ) -> None:
     """Merge by units of work: a merge that resumes after a crash.
 
-    CONFIG.yml and FOLDER are those of mergekit-yaml, and so are the weights, the configuration,
-    the tokenizer and the model card that are written. A unit is one shard of the output, or a
-    group of tensors to count. The same command again resumes an earlier try that stopped.
+    CONFIG.yml and FOLDER are those of mergekit-yaml, and the output is the same. A unit is one
+    shard of the output, or a group of tensors to count. If a merge stopped early, run the same
+    command again to resume it.
 
     \b
     On this machine:
@@ -118,7 +104,7 @@ def command(
         options,
         workers=workers,
         engine=engine,
-        units=None if finalise else only,
+        units=only,
         finalise=finalise,
         restart=restart,
     )

@@ -6,66 +6,89 @@ import importlib
 import importlib.metadata
 import os
 import platform
+from datetime import datetime
 from pathlib import Path
 
 import click
 
-from mergekit_ram import __version__, autoload
+from mergekit_ram import __version__
+from mergekit_ram.autoload import METHOD_NAMES
 from mergekit_ram.errors import HostError, check_version
 from mergekit_ram.switches import DISABLE_VARIABLE, is_set
-from mergekit_ram.text import one_line
+from mergekit_ram.text import one_line, visible
 
 AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 """torch's own switch for the entry points that it calls when it is imported."""
 
-NATIVE_VARIABLE = "MERGEKIT_RAM_NATIVE"
-
 ENTRY_POINTS = "torch.backends"
-NAME_WIDTH = 16
 
 MODULES = {"torch": "torch", "mergekit": "mergekit.merge_methods"}
 
-SWITCHES = f"""\
-switch off      {DISABLE_VARIABLE}=1 in the environment; mergekit_ram.uninstall() in Python
-switch on       leave that variable out; import mergekit_ram where torch's autoload is off
-"""
+SWITCHES = {
+    "switch off": f"{DISABLE_VARIABLE}=1 in the environment; mergekit_ram.uninstall() in Python",
+    "switch on": "leave that variable out; import mergekit_ram where torch's autoload is off",
+}
 
 
-@click.command("status", short_help="Show versions, and whether the plugin is on.")
+@click.command("status", short_help="Show versions and whether the plugin is on, or a merge.")
 @click.argument("folder", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--check", is_flag=True, help="Import torch and mergekit too, and say what fails.")
 def command(folder: Path | None, check: bool) -> None:
     """Show versions, whether the plugin is on, and whose ram, ram_plus and ram_directions run.
 
-    With the FOLDER of an unfinished `mergekit-ram merge`: how far it is.
+    With the FOLDER of a merge: how far it is or, of a finished one, what it was made of.
     """
-    if folder is not None:
-        from mergekit_ram.units.driver import progress_text
-
-        click.echo(progress_text(folder), nl=False)
-        return
-    rows = _rows(check)
-    lines = [f"{name:<{NAME_WIDTH}}{text}\n" for name, text in rows.items()]
-    click.echo("".join(lines) + SWITCHES, nl=False)
+    rows = _installed(check) | SWITCHES if folder is None else _merged(folder)
+    width = max(map(len, rows), default=0) + 2
+    for name, text in rows.items():
+        click.echo(f"{visible(name):<{width}}{visible(text)}")
 
 
-def _rows(check: bool) -> dict[str, str]:
+def _installed(check: bool) -> dict[str, str]:
     problems = {name: _problem(name, check) for name in MODULES}
-    versions = {
-        name: ", ".join(filter(None, (_version(name), problem)))
-        for name, problem in problems.items()
-    }
     broken = next((f"{name} is {problem}" for name, problem in problems.items() if problem), None)
     return {
         "mergekit-ram": __version__,
-        **versions,
+        **{
+            name: ", ".join(filter(None, (_version(name), problem)))
+            for name, problem in problems.items()
+        },
         "numba": _numba(check and not problems["torch"]),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "autoload": _autoload(problems["torch"]),
         **{
             name: f"nobody: {broken}" if broken else _owner(name, check)
-            for name in sorted(autoload.METHOD_NAMES)
+            for name in sorted(METHOD_NAMES)
         },
+    }
+
+
+def _merged(folder: Path) -> dict[str, str]:
+    """How far an unfinished merge is, or what a finished one is by the record that it left."""
+    from mergekit_ram.record.check import compared_with_weights, read_record
+    from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
+    from mergekit_ram.show.tables import facts
+
+    if (folder / WORK_FOLDER).exists() or not folder.is_dir():
+        from mergekit_ram.units.driver import progress_text
+
+        click.echo(progress_text(folder), nl=False)
+        return {}
+    if not (folder / RECORD_NAME).exists():
+        return {"merge": f"none in {folder}, neither unfinished nor finished ({RECORD_NAME})"}
+    record = compared_with_weights(read_record(folder), folder)
+    made = datetime.fromtimestamp((folder / RECORD_NAME).stat().st_mtime)
+    problems = [found.text for found in record.findings if found.code == "other-weights"]
+    files = [file.name for file in record.written or () if (folder / file.name).exists()]
+    whole = f"verified by size and a sample of the bytes: {', '.join(files)}"
+    return {
+        "finished merge": f"{folder}, {made:%Y-%m-%d %H:%M}",
+        **facts(record),
+        "weights": problems[0]
+        if problems
+        else whole
+        if files
+        else "not verified: not in this folder",
     }
 
 
@@ -92,26 +115,17 @@ def _numba(check: bool) -> str:
     version = _version("numba")
     if version is None:
         return "not installed"
-    off = [f"{name}={os.environ[name]}" for name, is_off in _NUMBA_SWITCHES.items() if is_off(name)]
-    if off:
-        return f"{version}, compiled loops off: {off[0]} is set"
     if not check:
-        return f"{version}, compiled loops not switched off; --check tries them"
+        return f"{version}; --check tries the compiled loops"
     from mergekit_ram.kernels.ram import why_not
 
     problem = why_not()
     return f"{version}, compiled loops " + (f"off: {problem}" if problem else "on")
 
 
-_NUMBA_SWITCHES = {
-    NATIVE_VARIABLE: lambda name: bool(os.environ.get(name, "").strip()) and not is_set(name),
-    "NUMBA_DISABLE_JIT": is_set,
-}
-
-
 def _autoload(problem: str | None) -> str:
     imports = "only programs that import mergekit_ram have it"
-    if autoload.disabled():
+    if is_set(DISABLE_VARIABLE):
         return f"off: {DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]} is set"
     if problem is not None:
         return f"off: torch is {problem}"
@@ -125,7 +139,7 @@ def _autoload(problem: str | None) -> str:
 
 def _owner(name: str, check: bool) -> str:
     """Whose method answers to a name where mergekit_ram is imported, or why none does."""
-    if autoload.disabled():
+    if is_set(DISABLE_VARIABLE):
         return "mergekit" if name == "ram" else "nobody"
     try:
         check_version()

@@ -18,7 +18,7 @@ from mergekit_ram.inspection.sums import OF_THREE, Factor, Sums, TensorSums
 from mergekit_ram.kernels.energies import Array
 from mergekit_ram.models.groups import AgentPlaces
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import Place, counted_fields, layer_records
+from mergekit_ram.record.layers import Place, layer_records
 from mergekit_ram.record.merge import agent_record, factors
 from mergekit_ram.record.schema import (
     AgentRecord,
@@ -194,8 +194,9 @@ def _threshold_agent(
     figures["unique_share"] = _ratio(figures["unique"], figures["active"])
     return ThresholdAgent(
         model=overlap.model,
+        overlap_degree=overlap.overlap_degree,
+        parameters=overlap.parameters,
         rescale=factors(overlap, places),
-        **counted_fields(ThresholdAgent, overlap),
         interval=_intervals(figures),
     )
 

@@ -6,15 +6,14 @@ training changed nothing as well. The same holds where it was converted to float
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from mergekit.merge_methods.base import TensorGroup
 
+from mergekit_ram.inspection.walk import SampledTensor
 from mergekit_ram.record.schema import Finding
-from mergekit_ram.tensors import agent_name, agents_at_work, base_of
+from mergekit_ram.tensors import agent_name, base_of
 
 NARROW = (torch.bfloat16, torch.float16)
 """What weights are rounded to on their way."""
@@ -31,6 +30,19 @@ class _Seen:
     is_exact: bool = True
     """All values of the agent are such as the narrow dtype holds."""
 
+    def compare(
+        self, base: torch.Tensor, agent: torch.Tensor, narrow: torch.dtype, epsilon: float
+    ) -> None:
+        """Look at some values of an agent, and at the base's."""
+        rounded = agent.to(narrow)
+        if not torch.equal(rounded.to(agent.dtype), agent):
+            self.is_exact = False
+            return
+        wide = torch.float64 if torch.float64 in (base.dtype, agent.dtype) else torch.float32
+        active = (agent.to(wide) - base.to(wide)).abs() > epsilon
+        self.active += int(active.sum())
+        self.explained += int((active & (rounded == base.to(narrow))).sum())
+
 
 class RoundedShares:
     """Counts what rounding explains, tensor by tensor, where the base is stored wider."""
@@ -38,26 +50,18 @@ class RoundedShares:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, torch.dtype], _Seen] = {}
 
-    def add(
-        self, group: TensorGroup, settings: Mapping[str, Any], dtype: torch.dtype | None
-    ) -> None:
-        """Compare one tensor of the agents with the base's.
-
-        Args:
-            group: as it is looked at, borrowed.
-            settings: of the tensor; ``epsilon`` and ``weight`` are used.
-            dtype: what the inputs are rounded to first.
-        """
-        base = base_of(group).tensor.flatten()
+    def add(self, tensor: SampledTensor) -> None:
+        """Compare the agents' values of one tensor with the base's."""
+        base = base_of(tensor.rows.group).tensor.flatten()
         for narrow in NARROW:
-            if torch.finfo(dtype or base.dtype).eps >= torch.finfo(narrow).eps:
+            if torch.finfo(tensor.dtype or base.dtype).eps >= torch.finfo(narrow).eps:
                 continue
-            for entry in agents_at_work(group, settings):
+            for entry in tensor.agents:
                 seen = self._seen.setdefault((agent_name(entry.id), narrow), _Seen())
                 agent = entry.tensor.flatten()
                 for start in range(0, len(base) if seen.is_exact else 0, CHUNK):
-                    end = start + CHUNK
-                    _compare(seen, base[start:end], agent[start:end], narrow, settings["epsilon"])
+                    part = slice(start, start + CHUNK)
+                    seen.compare(base[part], agent[part], narrow, tensor.settings["epsilon"])
 
     def findings(self) -> Iterator[Finding]:
         """One finding per agent that was rounded."""
@@ -72,16 +76,3 @@ class RoundedShares:
                 f"nothing else: all its values are such as {name} holds, and the base is stored "
                 f"wider. `dtype: {name}` rounds the base as well.",
             )
-
-
-def _compare(
-    seen: _Seen, base: torch.Tensor, agent: torch.Tensor, narrow: torch.dtype, epsilon: float
-) -> None:
-    rounded = agent.to(narrow)
-    if not torch.equal(rounded.to(agent.dtype), agent):
-        seen.is_exact = False
-        return
-    wide = torch.float64 if torch.float64 in (base.dtype, agent.dtype) else torch.float32
-    active = (agent.to(wide) - base.to(wide)).abs() > epsilon
-    seen.active += int(active.sum())
-    seen.explained += int((active & (rounded == base.to(narrow))).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,8 +15,8 @@ from mergekit.merge_methods.base import TensorEntry
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.sample import Rows, Sample
-from mergekit_ram.kernels import energies
-from mergekit_ram.kernels.directions import DirectionSums, measure
+from mergekit_ram.kernels import blocks, energies
+from mergekit_ram.kernels.directions import RIDGE, DirectionSums, measure
 from mergekit_ram.kernels.energies import Array, Observed
 from mergekit_ram.methods import with_rescale
 from mergekit_ram.models.groups import Tokenizers, load_group, map_tensors
@@ -38,14 +38,6 @@ KEPT_BYTES = 2**30
 COUNTING = "Counting overlaps"
 COUNTING_AND_SOLVING = "Counting overlaps, solving for directions (--no-directions is faster)"
 ROUNDING = "Rounding the output"
-
-
-@dataclass(frozen=True)
-class Directions:
-    """How ``ram_directions`` would merge a model."""
-
-    ridge: float
-    layouts: Sides
 
 
 @dataclass(frozen=True)
@@ -89,8 +81,13 @@ class SampledTensor:
             recipe = recipe_of(settings, self.agents, self.dtype, dtype_from_name(out_dtype))
             return energies.realise(recipe, base, agents, numels=self.rows.numels)
 
-    def measure(self, directions: Directions) -> DirectionSums:
-        """How much ``ram_directions`` would keep of the whole tensor."""
+    def measure(self, ridges: Mapping[str, float], sides: Sides | None) -> DirectionSums:
+        """How much ``ram_directions`` would keep of the whole tensor.
+
+        Args:
+            ridges: by tensor; the default where there is none.
+            sides: of the model's matrices; None where they are unknown.
+        """
         settings, agents = self.settings, self.agents
         name = self.merge.output_weight.name
         base, *tensors = self._tensors
@@ -99,16 +96,18 @@ class SampledTensor:
                 base,
                 tensors,
                 epsilon=settings["epsilon"],
-                ridge=directions.ridge,
+                ridge=ridges.get(name, RIDGE),
                 weight=settings["weight"].values_for(agents) if agents else (),
                 scale=settings["scale"],
-                layout=directions.layouts.find(name) or default_layout(name, base.shape),
+                layout=(sides and sides.find(name)) or default_layout(name, base.shape),
                 dtype=self.dtype,
             )
 
     @property
     def _tensors(self) -> list[torch.Tensor]:
-        return [base_of(self.rows.group).tensor, *(agent.tensor for agent in self.agents)]
+        tensors = [base_of(self.rows.group).tensor, *(agent.tensor for agent in self.agents)]
+        # Nothing is observed where nobody changed anything, whatever it holds.
+        return [torch.zeros_like(t) for t in tensors] if blocks.are_same(tensors) else tensors
 
     def _named_errors(self) -> AbstractContextManager[None]:
         group = self.rows.group

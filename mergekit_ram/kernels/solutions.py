@@ -187,11 +187,6 @@ def first_walk(updates: Updates, factors: Sequence[float]) -> Primal | Dual:
     return kind(replace(updates, by_columns=kind is Dual), factors)
 
 
-def fewest_operations(count: int, height: int, width: int) -> float:
-    """Of all products and solutions for a matrix ``[height, width]`` of so many agents."""
-    return _kind(count, height, width).operations(count, height, width)
-
-
 def _kind(*size: int) -> type[Primal] | type[Dual]:
     return Dual if Dual.operations(*size) < Primal.operations(*size) else Primal
 

@@ -1,65 +1,114 @@
-"""Chooses the architecture of a merge, and the names by which its models are read.
-
-The base decides. A merge of whole models takes the base's own checkpoint as its architecture: every
-tensor that the base stores is merged under the name under which it is stored, so that transformers
-loads the output as it loads the base. Only where a recipe speaks of a model's structure, by
-``slices:`` or ``modules:``, mergekit's definition of the base's architecture is used, if there is
-one; tensors of the base that it does not name are refused later, by the plan's inventory.
-"""
+"""Turns a checkpoint's layers into modules of mergekit, and checks the layers of a recipe."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from mergekit.architecture import ModelArchitecture, WeightInfo
-from mergekit.common import ModelReference
-from mergekit.config import MergeConfiguration
+from mergekit.architecture import ModelArchitecture, ModuleArchitecture, WeightInfo
+from mergekit.architecture.base import ModuleDefinition
+from mergekit.common import ModelReference, get_config_value
+from mergekit.config import MergeConfiguration, OutputSliceDefinition
+from transformers.core_model_loading import dot_natural_key
 
 from mergekit_ram.errors import InputError, working
-from mergekit_ram.models.checkpoints import Checkpoint
-from mergekit_ram.models.layers import architecture_of
-from mergekit_ram.models.names import ARCHITECTURE_REMEDY, Naming, check_names, match, unwrapped
-from mergekit_ram.models.transformers_layout import Place, TransformersLayout
+
+LAYER = re.compile(r"\.(\d+)\.")
+DEFAULT_MODULE = "default"
+
+DEPTH = "num_hidden_layers"
+"""Setting of a configuration."""
 
 
-@dataclass(frozen=True)
-class NamedModels:
-    """An architecture, and every model's names in it."""
+class CheckpointModule(ModuleArchitecture):
+    """The weights of one stack of layers, and those without a layer."""
 
-    architecture: ModelArchitecture
-    namings: Mapping[ModelReference, Naming]
+    def __init__(
+        self,
+        loose: Iterable[WeightInfo],
+        layers: Mapping[int, list[WeightInfo]],
+        layers_key: str | None,
+    ):
+        self._loose = list(loose)
+        self._layers = [layers.get(number, []) for number in range(max(layers, default=-1) + 1)]
+        self._layers_key = layers_key
+
+    def pre_weights(self, config: Any) -> list[WeightInfo]:
+        """Weights without a layer."""
+        return list(self._loose)
+
+    def post_weights(self, config: Any) -> list[WeightInfo]:
+        """None: nothing says which weights come after the layers."""
+        return []
+
+    def layer_weights(self, index: int, config: Any) -> list[WeightInfo]:
+        """Weights of one layer, those of like layers in the same order.
+
+        Raises:
+            InputError: slices ask for a layer that the base does not have, or that is unlike
+                the layer that it is put in place of.
+        """
+        if index < len(self._layers):
+            return self._layers[index]
+        if not self.is_uniform:
+            raise InputError(
+                f"slices ask for layer {index}, and the base has {len(self._layers)} layers that "
+                "are not all alike, so that this layer cannot be constructed. List the models "
+                "under `models:`."
+            )
+        return [_renumbered(weight, index) for weight in self._layers[0]]
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all layers consist of the same weights."""
+        kinds = {tuple(_renumbered(weight, 0).name for weight in layer) for layer in self._layers}
+        return len(kinds) <= 1
+
+    def num_layers_config_key(self) -> str | None:  # type: ignore[override]
+        """Where a configuration says how many layers there are."""
+        return self._layers_key
+
+    def num_layers(self, config: Any) -> int:
+        """Of the base, whatever a configuration says."""
+        return len(self._layers)
 
 
-def name_models(
-    config: MergeConfiguration,
-    base: ModelReference,
-    base_config: Any,
-    checkpoints: Mapping[ModelReference, Checkpoint],
-    definition: ModelArchitecture | None,
-    layout: TransformersLayout | None,
-) -> NamedModels:
-    """The architecture of a merge, and the names by which models are read.
+def architecture_of(weights: Iterable[WeightInfo], config: Any, name: str) -> ModelArchitecture:
+    """An architecture of these weights, with a module for each stack of layers.
+
+    Modules are named as mergekit names them where it detects an architecture: by the prefix of
+    their layers, or ``default``.
 
     Args:
-        config: of the merge.
-        base: the model whose tensors make the output.
-        base_config: the base's configuration.
-        checkpoints: of all models.
-        definition: mergekit's, of the base's architecture.
-        layout: of the base in transformers; None where it cannot be built.
-
-    Raises:
-        InputError: tensors that transformers needs are missing from the base, or a model has
-            nothing to do with it.
+        weights: of the whole model.
+        config: of the base.
+        name: of the architecture.
     """
-    models = _StoredModels(base, checkpoints, layout)
-    if config.models or definition is None:
-        return models.by_base(base_config)
-    weights = weights_of(definition, base_config)
-    return models.by_definition(definition, all_names(weights))
+    stacks: dict[str, dict[int, list[WeightInfo]]] = defaultdict(lambda: defaultdict(list))
+    loose: list[WeightInfo] = []
+    for weight in sorted(weights, key=lambda weight: dot_natural_key(weight.name)):
+        place = LAYER.search(weight.name)
+        if place is None:
+            loose.append(weight)
+        else:
+            stacks[weight.name[: place.start()]][int(place[1])].append(weight)
+    if len(stacks) <= 1:
+        layers = next(iter(stacks.values()), {})
+        modules = {DEFAULT_MODULE: CheckpointModule(loose, layers, _layers_key(config, layers))}
+    else:
+        modules = {
+            prefix: CheckpointModule([], layers, _layers_key(config, layers))
+            for prefix, layers in stacks.items()
+        }
+        modules |= {DEFAULT_MODULE: CheckpointModule(loose, {}, None)} if loose else {}
+    return ModelArchitecture(
+        modules={key: ModuleDefinition(architecture=module) for key, module in modules.items()},
+        architectures=[name],
+        model_type=str(getattr(config, "model_type", "")),
+    )
 
 
 def weights_of(architecture: ModelArchitecture, config: Any) -> list[WeightInfo]:
@@ -77,136 +126,126 @@ def all_names(weights: Iterable[WeightInfo]) -> set[str]:
     }
 
 
-class _StoredModels:
-    """The names in all checkpoints, and where transformers loads them."""
+def text_key(config: Any, setting: str) -> str:
+    """The key by which a configuration knows a setting of its text model."""
+    text = config.get_text_config()
+    for key, value in vars(config).items():
+        if value is text and hasattr(text, setting):
+            return f"{key}.{setting}"
+    return setting
 
-    def __init__(
-        self,
-        base: ModelReference,
-        checkpoints: Mapping[ModelReference, Checkpoint],
-        layout: TransformersLayout | None,
-    ):
-        self._base = base
-        self._checkpoints = checkpoints
-        self._layout = layout
-        self._places: dict[str, Place] = {}
-        self._keys: dict[str, str] = {}
-        self._names: dict[ModelReference, list[str]] = {}
-        for model, checkpoint in checkpoints.items():
-            names = [*checkpoint.headers, *checkpoint.promised]
-            self._look_up({variant for name in names for variant, _ in unwrapped(name)})
-            self._names[model] = [name for name in names if self._is_part(name)]
 
-    def by_definition(self, definition: ModelArchitecture, planned: set[str]) -> NamedModels:
-        """mergekit's definition, whatever it leaves out."""
-        self._look_up(planned)
-        base = self._match(planned, [self._base])[self._base]
-        namings = self._match(planned | base.stored.keys(), self._names)
-        return self._checked(definition, namings | {self._base: base}, {*planned, *base.stored})
+def _layers_key(config: Any, layers: Mapping[int, Any]) -> str | None:
+    """The key of the number of layers, where it is that of these layers."""
+    number = getattr(config.get_text_config(), DEPTH, None)
+    return text_key(config, DEPTH) if number == max(layers, default=-1) + 1 else None
 
-    def by_base(self, config: Any) -> NamedModels:
-        """The architecture of the tensors that the base stores."""
-        base = match(self._names[self._base], self._loaded_names(), self._keys)
-        here = self._checkpoints[self._base].headers
-        held = {name for name, old in base.stored.items() if old in here}
-        self._check_base(base, held)
-        others = self._match(held, [model for model in self._names if model != self._base])
-        stored = {name for naming in others.values() for name in naming.stored}
-        planned = self._repacked(held | self._heads(stored), stored)
-        weights = [self._weight(name, planned) for name in planned]
-        architecture = architecture_of(weights, config, config.architectures[0])
-        return self._checked(architecture, {self._base: base, **others}, planned)
 
-    def _look_up(self, names: set[str]) -> None:
-        if self._layout is not None:
-            found = self._layout.places(names - self._places.keys())
-            self._places |= found
-            self._keys |= {name: place.key for name, place in found.items()}
+def _renumbered(weight: WeightInfo, index: int) -> WeightInfo:
+    return weight.model_copy(update={"name": LAYER.sub(f".{index}.", weight.name, count=1)})
 
-    def _place(self, name: str) -> Place:
-        return self._places.get(name) or Place(name, frozenset({name}))
 
-    def _is_part(self, name: str) -> bool:
-        """Whether a stored tensor is part of the model, and not passed over by transformers."""
-        layout = self._layout
-        return layout is None or any(
-            self._places[variant].targets or not layout.is_ignored(variant)
-            for variant, _ in unwrapped(name)
-        )
+def check_layers(
+    config: MergeConfiguration,
+    architecture: ModelArchitecture,
+    configs: Mapping[ModelReference, Any],
+) -> None:
+    """Check that every module and every layer that is asked for is there.
 
-    def _loaded_names(self) -> set[str]:
-        """The base's names without wrappers, as far as it is known what they would load."""
-        names = self._names[self._base]
-        variants = [[variant for variant, _ in unwrapped(name)] for name in names]
-        if self._layout is not None:
-            return {v for own in variants for v in own if self._places[v].targets}
-        is_wrapped = all(len(own) > 1 for own in variants)
-        return {own[-1] for own in variants} if is_wrapped else {*names}
+    Args:
+        config: of a merge.
+        architecture: by which it is planned.
+        configs: of all its models.
 
-    def _match(
-        self, planned: set[str], models: Iterable[ModelReference]
-    ) -> dict[ModelReference, Naming]:
-        """The models' names after the plan; those of what it lacks after transformers."""
-        wanted = set(planned)
-        if self._layout is not None:
-            wanted |= self._layout.keys - {self._keys.get(name, name) for name in planned}
-        return {model: match(self._names[model], wanted, self._keys) for model in models}
-
-    def _check_base(self, naming: Naming, held: set[str]) -> None:
-        """A tensor that an index lists and no file holds is missed where it is needed."""
-        missing = self._layout.missing(map(self._place, held)) if self._layout else set()
-        promised = self._checkpoints[self._base].promised
-        for name, old in naming.stored.items():
-            if old in promised and (not self._layout or self._place(name).targets & missing):
-                raise promised[old]
-        if missing:
+    Raises:
+        InputError: it names the module, or the models with their ranges and numbers of layers.
+    """
+    modules = {name: module.architecture for name, module in architecture.modules.items()}
+    parts: Mapping[str, Any] = config.modules or {next(iter(modules)): config}
+    for name, part in parts.items():
+        if name not in modules:
             raise InputError(
-                f"model {self._base}: tensor {min(missing)} is missing, and the architecture "
-                f"requires it. {ARCHITECTURE_REMEDY}"
+                f"`modules:` names {name}, and the models have no such module; they have "
+                f"{', '.join(modules)}. Write one of these, or list the models under `models:`."
             )
+        _check_slices(part.slices or (), modules[name], architecture.architectures, configs)
+        _check_depths([entry.model for entry in part.models or ()], config.base_model, configs)
 
-    def _heads(self, stored: set[str]) -> set[str]:
-        """Weights that the base takes from others and that an agent stores."""
-        tied = self._layout.tied if self._layout else {}
-        return {name for name in stored if self._place(name).key in tied}
 
-    def _repacked(self, planned: set[str], stored: set[str]) -> set[str]:
-        """Experts that an agent stores packed and the base does not are merged packed.
+def _check_slices(
+    pieces: Iterable[OutputSliceDefinition],
+    module: ModuleArchitecture,
+    architectures: list[str],
+    configs: Mapping[ModelReference, Any],
+) -> None:
+    is_fixed = isinstance(module, CheckpointModule) and not module.is_uniform
+    layer = 0
+    for piece in pieces:
+        for source in piece.sources:
+            start, end = source.layer_range
+            layers = _number_of_layers(module, configs[source.model])
+            if not 0 <= start < end <= layers and (start, end) != (0, layers):
+                raise InputError(
+                    f"model {source.model}: `layer_range: [{start}, {end}]` is no range of its "
+                    f"layers, of which it has {layers}. They are counted from 0, and the second "
+                    "number is the first that is left out."
+                )
+            if is_fixed and start != layer:
+                raise InputError(
+                    f"slices put layer {start} of {source.model} in place of layer {layer}, and "
+                    f"the layers of {', '.join(architectures)} are not all alike. List the models "
+                    "under `models:`, or keep every layer at its place."
+                )
+        layer += end - start
 
-        mergekit packs them; it cannot take them apart.
-        """
-        pieces = defaultdict(set)
-        for name in planned:
-            for target in self._place(name).targets:
-                pieces[target].add(name)
-        packed = {name for name in stored - planned if name in pieces}
-        return planned.difference(*(pieces[name] for name in packed)) | packed
 
-    def _weight(self, name: str, planned: set[str]) -> WeightInfo:
-        if self._layout is None:
-            return WeightInfo(name=name, optional=True)
-        place = self._place(name)
-        source = self._layout.tied.get(place.key)
-        tied = sorted(n for n in planned if self._place(n).key == source) if source else []
-        return WeightInfo(
-            name=name,
-            optional=bool(source) or self._layout.required.isdisjoint(place.targets),
-            vocabulary_axis=self._layout.vocabulary.get(place.key),
-            tied_names=tuple(tied) or None,
+def _number_of_layers(module: ModuleArchitecture, config: Any) -> float:
+    """Of a model; infinity where its configuration does not tell."""
+    if not isinstance(module, CheckpointModule):
+        return module.num_layers(config)
+    if not module.num_layers(config):
+        return 0
+    key = module.num_layers_config_key()
+    return int(get_config_value(config, key)) if key else math.inf
+
+
+def _check_depths(
+    models: list[ModelReference], base: ModelReference | None, configs: Mapping[ModelReference, Any]
+) -> None:
+    """Models that are merged as a whole have to be equally deep."""
+    named = [base, *models] if models and base else models
+    depths = {model: getattr(configs[model].get_text_config(), DEPTH, None) for model in named}
+    if len(set(depths.values())) > 1:
+        said = ", ".join(f"{model} {depth}" for model, depth in depths.items())
+        raise InputError(
+            f"by their config.json the models have different numbers of layers: {said}. All models "
+            "must be of one architecture and size; parts of deeper ones are merged with `slices:` "
+            "and a `layer_range:` for each."
         )
 
-    def _checked(
-        self,
-        architecture: ModelArchitecture,
-        namings: Mapping[ModelReference, Naming],
-        planned: set[str],
-    ) -> NamedModels:
-        for model, naming in namings.items():
-            headers = self._checkpoints[model].headers
-            floating = [
-                name
-                for name, old in naming.stored.items()
-                if old in headers and headers[old].dtype.is_floating_point
-            ]
-            check_names(model, floating, planned)
-        return NamedModels(architecture, namings)
+
+def chosen_layer_types(
+    config: MergeConfiguration, configs: Mapping[ModelReference, Any]
+) -> list[str] | None:
+    """The types of the layers that slices put one after the other.
+
+    mergekit sets the output's number of layers and leaves ``layer_types`` as the base has it, which
+    transformers refuses to save when all is merged.
+
+    Args:
+        config: of a merge, its layer ranges checked.
+        configs: of all its models.
+
+    Returns:
+        None where nothing is cut, or a model does not say of what type its layers are.
+    """
+    modules = [module.slices for module in (config.modules or {}).values()]
+    pieces = config.slices or (modules[0] if len(modules) == 1 else None)
+    found: list[str] = []
+    for piece in pieces or ():
+        source = piece.sources[0]
+        types = getattr(configs[source.model], "layer_types", None)
+        if not types:
+            return None
+        found += types[slice(*source.layer_range)]
+    return found or None

@@ -18,8 +18,17 @@ import torch
 from mergekit.io import ShardedTensorIndex
 from mergekit.io.lazy_tensor_loader import ShardInfo
 from safetensors import safe_open
+from transformers.modeling_utils import str_to_torch_dtype
 
 from mergekit_ram.errors import InputError, one_line
+from mergekit_ram.models.unreadable import (
+    NestedWeightsError,
+    broken,
+    broken_file,
+    no_model,
+    other_weights,
+)
+from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
 INDEX_SUFFIX = ".index.json"
@@ -35,30 +44,10 @@ DESCRIPTIONS = (
 EXPLICIT_KEY = "transformers_weights"
 """Key of ``config.json`` that tells transformers another file."""
 
-ADAPTER_CONFIG = "adapter_config.json"
-
-SAFETENSORS_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-"""safetensors' names of dtypes; the packed ones that torch lacks count as ``uint8``."""
-
 KEPT_HEADERS = 4096
 """Files whose headers are kept, for every step of a plan that asks for them again."""
 
 MISSING = "the file is missing"
-
-LFS_MARK = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -78,9 +67,42 @@ class TensorHeader:
         """Bytes that it takes."""
         return self.numel * self.dtype.itemsize
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether it may hold numbers of eight bits or fewer, which say nothing without scales."""
+        return self.dtype not in (*MERGEABLE_DTYPES, torch.int64, torch.bool)
+
     def as_meta(self) -> torch.Tensor:
         """A tensor without data, for code that computes shapes."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint holds a tensor of a plan.
+
+    Attributes:
+        name: of the stored tensor.
+        matrix: the number of the matrix in it, for one of packed experts; None for all of it.
+        start: the first row of that matrix.
+        stop: the row after the last one.
+    """
+
+    name: str
+    matrix: int | None = None
+    start: int = 0
+    stop: int = 0
+
+    def of(self, stored: torch.Tensor) -> torch.Tensor:
+        """The tensor of the plan, which borrows the stored one's memory."""
+        return stored if self.matrix is None else stored[self.matrix, self.start : self.stop]
+
+    def header(self, stored: TensorHeader) -> TensorHeader:
+        """The header of the tensor of the plan."""
+        if self.matrix is None:
+            return stored
+        tensor = self.of(stored.as_meta())
+        return TensorHeader(tuple(tensor.shape), tensor.dtype)
 
 
 @dataclass(frozen=True)
@@ -100,6 +122,13 @@ class Checkpoint:
     promised: Mapping[str, InputError]
     description: str
     unread: tuple[str, ...]
+    quantisation: str | None
+    """Its method, where the weights are quantised indeed, whatever ``config.json`` says."""
+
+    @property
+    def packed(self) -> dict[str, TensorHeader]:
+        """The tensors that may be packed weights, by name."""
+        return {name: header for name, header in self.headers.items() if header.is_packed}
 
 
 def open_checkpoint(folder: str, model: str) -> Checkpoint:
@@ -110,14 +139,15 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
         model: its name in errors.
 
     Raises:
-        InputError: naming model and file: no configuration, no weights, a broken file, or
-            weights that are quantised.
+        InputError: naming model and file: no configuration, no weights, or a broken file.
     """
     root = Path(folder)
-    explicit = _read_config(root, model).get(EXPLICIT_KEY)
+    settings = _read_config(root, model)
+    explicit = settings.get(EXPLICIT_KEY)
     found = [name for name in DESCRIPTIONS if (root / name).is_file()]
     if not explicit and not found:
-        raise broken(model, folder, f"Unable to find model files: {_other_files(root)}")
+        problem = f"Unable to find model files: {other_weights(root)}"
+        raise no_model(model, root, root, problem)
     chosen = str(explicit) if explicit else found[0]
     weight_map = _read_index(root / chosen, model) if chosen.endswith(INDEX_SUFFIX) else {}
     is_safetensors = ".safetensors" in chosen
@@ -141,10 +171,17 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
     }
     if not headers and promised:
         raise next(iter(promised.values()))
+    empty = [name for name, header in headers.items() if not header.numel]
+    if 2 * len(empty) > len(headers):
+        problem = f"most tensors in it are empty ({some(empty)}), as DeepSpeed's ZeRO-3 leaves them"
+        raise no_model(model, root, root / chosen, problem)
     paths = {name: shard.filename for shard in shards for name in shard.contained_keys}
     index = ShardedTensorIndex(str(root), is_safetensors, paths, shards)
     unread = tuple(name for name in found if name != chosen)
-    return Checkpoint(index, headers, promised, chosen, unread)
+    is_packed = any(header.is_packed for header in headers.values())
+    told = settings.get("quantization_config") if is_packed else None
+    method = told.get("quant_method", "unknown") if isinstance(told, dict) else told
+    return Checkpoint(index, headers, promised, chosen, unread, method)
 
 
 def _read_index(path: Path, model: str) -> dict[str, str]:
@@ -154,46 +191,11 @@ def _read_index(path: Path, model: str) -> dict[str, str]:
     return {str(name): str(file) for name, file in weight_map.items()}
 
 
-def _other_files(root: Path) -> str:
-    """Words on a folder without weights that transformers would read."""
-    others = sorted(
-        file.name
-        for pattern in ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
-        for file in root.glob(pattern)
-    )
-    missing = "it has no model.safetensors or pytorch_model.bin, whole or with an index"
-    return f"{missing}, only {some(others)}" if others else missing
-
-
 def _read_config(root: Path, model: str) -> dict[str, Any]:
     path = root / "config.json"
     if not path.is_file():
-        if (root / ADAPTER_CONFIG).is_file():
-            raise _is_adapter(root, model)
-        raise broken(model, path, MISSING)
-    settings = _read_table(path, model)
-    quantisation = settings.get("quantization_config")
-    if quantisation:
-        is_table = isinstance(quantisation, dict)
-        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
-        raise InputError(
-            f"model {model}: its weights are quantised (quantization_config in {path}: "
-            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
-        )
-    return settings
-
-
-def _is_adapter(root: Path, model: str) -> InputError:
-    try:
-        base = json.loads((root / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-        base = str(base["base_model_name_or_path"])
-    except (OSError, ValueError, LookupError, TypeError):
-        base = "BASE"
-    return InputError(
-        f"model {model}: the folder {root} holds an adapter ({ADAPTER_CONFIG}) and no whole "
-        f"model. Write base and adapter together: `model: {base}+{model}`, with the base that it "
-        "was trained on, and give --lora-merge-cache."
-    )
+        raise no_model(model, root, path, MISSING)
+    return _read_table(path, model)
 
 
 def _read_table(path: Path, model: str) -> dict[str, Any]:
@@ -229,14 +231,7 @@ def read_shard(path: Path, is_safetensors: bool, model: str) -> dict[str, Tensor
         state = (status.st_size, status.st_mtime_ns, status.st_ino)
         return _read_unchanged(path, is_safetensors, state)
     except Exception as error:  # readers of files fail in many ways
-        raise broken(model, path, _problem(path, error)) from error
-
-
-def _problem(path: Path, error: Exception) -> str:
-    with path.open("rb") as file:
-        if file.read(len(LFS_MARK)) == LFS_MARK:
-            return "it is a pointer of Git LFS and no weights (`git lfs pull` fetches them)"
-    return one_line(error)
+        raise broken_file(model, path, error) from error
 
 
 @functools.lru_cache(maxsize=KEPT_HEADERS)
@@ -252,25 +247,21 @@ def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
     with safe_open(path, framework="pt") as shard:
         for name in shard.keys():  # noqa: SIM118  # the handle is no mapping
             stored = shard.get_slice(name)
-            dtype = SAFETENSORS_DTYPES.get(stored.get_dtype(), torch.uint8)
+            # Packed dtypes that torch lacks count as bytes.
+            dtype = str_to_torch_dtype.get(stored.get_dtype(), torch.uint8)
             headers[name] = TensorHeader(tuple(stored.get_shape()), dtype)
     return headers
 
 
 def _read_pickle(path: Path) -> dict[str, TensorHeader]:
     entries = torch.load(path, map_location="meta", weights_only=True)
-    if isinstance(entries.get("state_dict"), dict):
-        raise ValueError("its weights lie under 'state_dict'; save that part alone")
     # Training code stores other things beside the weights, such as a step count.
-    return {
+    tensors = {
         name: TensorHeader(tuple(entry.shape), entry.dtype)
         for name, entry in entries.items()
         if isinstance(entry, torch.Tensor)
     }
-
-
-def broken(model: str, path: str | Path, problem: object) -> InputError:
-    """The error about a file of a model that cannot be read."""
-    return InputError(
-        f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
-    )
+    below = [name for name, entry in entries.items() if isinstance(entry, Mapping) and entry]
+    if below and not tensors:
+        raise NestedWeightsError(f"its weights lie under {below[0]!r}")
+    return tensors

@@ -10,7 +10,7 @@ from mergekit.io import LazyTensorLoader, ShardedTensorIndex
 from mergekit.io.loader import TensorLoader
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.models.checkpoints import Checkpoint, TensorHeader, read_shard, shard_path
+from mergekit_ram.models.checkpoints import Checkpoint, Source, TensorHeader, read_shard, shard_path
 
 
 @dataclass
@@ -50,21 +50,23 @@ class NamedLoader(LazyTensorLoader):
         model: as the configuration names it.
         checkpoint: to read.
         lazy_unpickle: mergekit's option.
-        stored: the name in the checkpoint of every tensor, by its name in the plan.
+        stored: where the checkpoint holds every tensor, by its name in the plan.
     """
 
+    index: NamedIndex
+
     def __init__(
-        self, model: str, checkpoint: Checkpoint, lazy_unpickle: bool, stored: Mapping[str, str]
+        self, model: str, checkpoint: Checkpoint, lazy_unpickle: bool, stored: Mapping[str, Source]
     ):
         inner, headers, promised = checkpoint.index, checkpoint.headers, checkpoint.promised
-        here = {name: old for name, old in stored.items() if old in headers}
+        here = {name: source for name, source in stored.items() if source.name in headers}
         index = NamedIndex(
             inner.base_path,
             inner.is_safetensors,
-            {name: inner.tensor_paths[old] for name, old in here.items()},
+            {name: inner.tensor_paths[source.name] for name, source in here.items()},
             inner.shards,
-            {name: headers[old] for name, old in here.items()},
-            {name: promised[old] for name, old in stored.items() if old in promised},
+            {name: source.header(headers[source.name]) for name, source in here.items()},
+            {name: promised[s.name] for name, s in stored.items() if s.name in promised},
         )
         super().__init__(index, lazy_unpickle)
         self._model = model
@@ -88,12 +90,18 @@ class NamedLoader(LazyTensorLoader):
             if raise_on_missing:
                 raise KeyError(key)
             return None
-        stored, file = self._stored[name], self.index.tensor_paths[name]
+        source, file = self._stored[name], self.index.tensor_paths[name]
         path = str(shard_path(self.index, file))
-        what, remedy = f"tensor {stored} in {path}", "Repair or re-download this checkpoint."
+        what, remedy = f"tensor {source.name} in {path}", "Repair or re-download this checkpoint."
         with self.lock, reading(self._model, what, remedy):
             if self.current_shard is None or file != self._file:
                 self.current_shard = None  # The file before is closed first.
                 self.current_shard = TensorLoader.get(path, self.lazy_unpickle, device)
                 self._file = file
-            return self.current_shard.get_tensor(stored).to(device)
+            return source.of(self.current_shard.get_tensor(source.name)).to(device)
+
+    def peek(self, name: str) -> torch.Tensor | None:
+        """A tensor to look at before a merge, its file closed again; None if it is absent."""
+        tensor = self.get_tensor(name, raise_on_missing=False)
+        self.flush()  # type: ignore[no-untyped-call]
+        return tensor

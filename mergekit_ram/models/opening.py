@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 
@@ -16,7 +16,9 @@ from mergekit_ram.models.checkpoints import Checkpoint, open_checkpoint, shard_p
 
 NAMES = "A local folder is written as ./folder, a model of the hub as owner/name"
 FOLDER_REMEDY = "Repair or re-download this checkpoint; code of its own needs --trust-remote-code."
-HUB_REMEDY = f"{NAMES}; without a network give the folder of a download."
+HUB_REMEDY = (
+    f"{NAMES}; without a network give the folder of a download, below snapshots/ in the cache."
+)
 
 
 def open_models(
@@ -34,6 +36,7 @@ def open_models(
     configs = {model: _read_config(model, options) for model in models}
     checkpoints |= {model: _open_model(model, options) for model in models if model not in local}
     _check_identities(checkpoints)
+    _check_quantised(checkpoints)
     return {model: checkpoints[model] for model in models}, configs
 
 
@@ -75,6 +78,20 @@ def _check_identities(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
             )
 
 
+def _check_quantised(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
+    """Check that the quantised weights are those of one model, which a merge then copies."""
+    for one, other in itertools.permutations(checkpoints, 2):
+        own = checkpoints[one]
+        differing = own.packed.items() - checkpoints[other].packed.items()
+        if own.quantisation and differing:
+            name, header = min(differing, key=lambda item: item[0])
+            raise InputError(
+                f"model {one}: its weights are quantised ({own.quantisation}; tensor {name} is "
+                f"stored in {header.dtype}), and those of {other} are not so. They cannot be "
+                "subtracted: merge the bfloat16, float16 or float32 originals."
+            )
+
+
 def _read_config(model: ModelReference, options: MergeOptions) -> Any:
     path = model.model.path
     file = Path(path) / "config.json" if _is_folder(model) else path
@@ -94,6 +111,12 @@ def _read_config(model: ModelReference, options: MergeOptions) -> Any:
 def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
     folder = _local_folder(model.model, model, options)
     if model.lora is not None:
+        method = open_checkpoint(folder, str(model.model)).quantisation
+        if method:
+            raise InputError(
+                f"model {model}: the base {model.model} is quantised ({method}), and an adapter "
+                "cannot be merged into it. Give the 16-bit original before the +."
+            )
         adapter = _local_folder(model.lora, model, options)
         folder = merged_adapter(model, folder, adapter, options)
     return open_checkpoint(folder, str(model))
@@ -101,25 +124,12 @@ def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
 
 def _local_folder(part: ModelPath, model: ModelReference, options: MergeOptions) -> str:
     """Where a model or an adapter lies on this machine, downloaded if need be."""
-    path, cache = part.path, options.transformers_cache
-    if Path(path).is_dir():
-        return path
-    try:
-        with reading(model, f"the model {path} of the hub", HUB_REMEDY):
-            folder: str = ModelReference(model=part).local_path(cache_dir=cache)
-    except InputError as error:
-        try:
-            cached = huggingface_hub.snapshot_download(
-                path, revision=part.revision, cache_dir=cache, local_files_only=True
-            )
-        except Exception:  # whatever it is, there is no folder to name
-            raise error from None
-        raise InputError(
-            f"model {model}: the hub cannot be asked for {path}, and mergekit asks it for every "
-            f"model that is given by name. It is in the cache: give that folder, {cached}, as "
-            "the model."
-        ) from error
-    return folder
+    if Path(part.path).is_dir():
+        return part.path
+    with reading(model, f"the model {part.path} of the hub", HUB_REMEDY):
+        cache = options.transformers_cache
+        folder: str = ModelReference(model=part).local_path(cache_dir=cache)
+        return folder
 
 
 def _is_folder(model: ModelReference) -> bool:

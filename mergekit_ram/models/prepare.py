@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import transformers
 from mergekit.architecture import (
     ConfiguredModelArchitecture,
     ModelArchitecture,
@@ -19,21 +18,22 @@ from mergekit.config import MergeConfiguration
 from mergekit.io.tasks import LoaderCache
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import InputError, Note, reading, tell
-from mergekit_ram.models.architecture import all_names, name_models, weights_of
+from mergekit_ram.errors import InputError, Note, tell
+from mergekit_ram.models.architecture import (
+    all_names,
+    check_layers,
+    chosen_layer_types,
+    text_key,
+    weights_of,
+)
 from mergekit_ram.models.checkpoints import Checkpoint
-from mergekit_ram.models.layers import check_layers, chosen_layer_types, text_key
 from mergekit_ram.models.loader import NamedLoader
-from mergekit_ram.models.names import ARCHITECTURE_REMEDY, Naming
+from mergekit_ram.models.matching import ARCHITECTURE_REMEDY, Naming, name_models
 from mergekit_ram.models.opening import open_models
 from mergekit_ram.models.transformers_layout import TransformersLayout, layout_of
+from mergekit_ram.models.vocabularies import check_vocabularies
 
 TIE = "tie_word_embeddings"
-
-TOKENIZER_REMEDY = (
-    "Copy the tokenizer that the model was trained with into its folder, or leave `tokenizer:` "
-    "out where all vocabularies are the same."
-)
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Prepared:
         config: that they are named in.
         architecture: by which mergekit plans.
         layout: of the base in transformers; None where it cannot be built.
+        is_quantised: some of the base's weights are, and are copied.
         unties: the output embedding is a weight of its own, whatever the configuration says.
         notes: that the user has been told, for the record.
         configs: the models' own.
@@ -53,13 +54,16 @@ class Prepared:
     config: MergeConfiguration
     architecture: ModelArchitecture
     layout: TransformersLayout | None
+    is_quantised: bool
     unties: bool
     notes: tuple[Note, ...]
     configs: tuple[Any, ...]
     layer_types: list[str] | None = None
 
     def fit(self, out_config: Any) -> None:
-        """Make the output's configuration say whether its head is tied, and its layers' types."""
+        """Make the output's configuration say what holds for its weights, and no more."""
+        if not self.is_quantised and hasattr(out_config, "quantization_config"):
+            del out_config.quantization_config
         if self.unties:
             for part in (out_config, out_config.get_text_config()):
                 if is_tied(part):
@@ -115,11 +119,11 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
         for model, checkpoint in checkpoints.items()
     }
     cache.loaders.update(loaders)
-    _check_tokenizers(config, models, trust_remote_code=options.trust_remote_code)
-    apart: list[Note] = []
-    if is_tied(configs[base]):
-        apart = [*_heads_apart(weights_of(named.architecture, configs[base]), loaders)]
-    notes = (*_notes_on_files(checkpoints), *_notes_on_names(named.namings), *apart)
+    weights = weights_of(named.architecture, configs[base])
+    check_vocabularies(config, weights, loaders, trust_remote_code=options.trust_remote_code)
+    _check_orientation(weights, base, loaders)
+    apart = [*_heads_apart(weights, loaders)] if is_tied(configs[base]) else []
+    notes = (*_notes(checkpoints, named.namings), *apart)
     tell(notes)
     # mergekit looks for it at the top, where some models do not have it.
     key = {"vocab_size_config_key": text_key(configs[base], "vocab_size")}
@@ -127,6 +131,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
         config,
         named.architecture.model_copy(update=key),
         layout,
+        checkpoints[base].quantisation is not None,
         bool(apart),
         notes,
         tuple(configs.values()),
@@ -177,33 +182,34 @@ def _definition(
     return found[base]
 
 
-def _check_tokenizers(
-    config: MergeConfiguration, models: Iterable[ModelReference], *, trust_remote_code: bool
+def _check_orientation(
+    weights: Iterable[WeightInfo],
+    base: ModelReference,
+    loaders: Mapping[ModelReference, NamedLoader],
 ) -> None:
-    """Check that every model has a tokenizer, where the configuration wants them aligned.
+    """Refuse packed experts that are stored transposed, which no shape tells where they are square.
 
-    mergekit takes the base's in place of one that it cannot load, and transformers makes up an
-    empty one for a folder without.
+    A trained matrix is nearer to the base's as it is than turned over, if not by chance.
     """
-    source = config.tokenizer.source if config.tokenizer else config.tokenizer_source
-    named = [source] if isinstance(source, ModelReference) else []
-    for model in dict.fromkeys([*models, *named]) if source is not None else ():
-        with reading(model, f"the tokenizer of {model.model}", TOKENIZER_REMEDY):
-            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-                model.model.path,
-                revision=model.model.revision,
-                trust_remote_code=trust_remote_code,
-            )
-            added = {token.content for token in tokenizer.added_tokens_decoder.values()}
-            vocabulary = tokenizer.get_vocab().keys()
-        if not vocabulary - added:
-            raise InputError(
-                f"model {model}: {model.model} holds no tokenizer, and `tokenizer:` aligns "
-                f"vocabularies by the tokens of every model. {TOKENIZER_REMEDY}"
-            )
+    for weight in weights:
+        header = loaders[base].index.headers.get(weight.name)
+        if header is None or len(header.shape) != 3 or header.shape[1] != header.shape[2]:
+            continue
+        found = {model: loader.peek(weight.name) for model, loader in loaders.items()}
+        first = {model: t[0].float() for model, t in found.items() if t is not None}
+        for model, matrix in first.items():
+            if 2 * (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
+                raise InputError(
+                    f"model {model}: tensor {weight.name} is stored transposed: its first matrix "
+                    "is nearer to the base's when it is turned over. Save this model with the "
+                    "library that has saved the base (transformers' save_pretrained)."
+                )
 
 
-def _notes_on_files(checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterator[Note]:
+def _notes(
+    checkpoints: Mapping[ModelReference, Checkpoint], namings: Mapping[ModelReference, Naming]
+) -> Iterator[Note]:
+    """What is odd about the models' files and names, one note per model and oddity."""
     for model, checkpoint in checkpoints.items():
         if checkpoint.unread:
             yield Note(
@@ -212,13 +218,8 @@ def _notes_on_files(checkpoints: Mapping[ModelReference, Checkpoint]) -> Iterato
                 f"{checkpoint.description} is read, as transformers does, and "
                 f"{' and '.join(checkpoint.unread)} is not",
             )
-
-
-def _notes_on_names(namings: Mapping[ModelReference, Naming]) -> Iterator[Note]:
-    """One note per model in whose names a trainer has left something."""
-    for model, naming in namings.items():
-        if naming.wrappers:
-            prefixes = ", ".join(f"`{wrapper}`" for wrapper in naming.wrappers)
+        if namings[model].wrappers:
+            prefixes = ", ".join(f"`{wrapper}`" for wrapper in namings[model].wrappers)
             yield Note(
                 "wrapped-names",
                 f"model {model}: a trainer has left {prefixes} in the names of its tensors; they "
@@ -247,8 +248,7 @@ def _heads_apart(
 
 
 def _differ(loader: NamedLoader, first: str, second: str) -> bool:
-    one, other = (loader.get_tensor(name, raise_on_missing=False) for name in (first, second))
-    loader.flush()  # type: ignore[no-untyped-call]
+    one, other = loader.peek(first), loader.peek(second)
     if one is None or other is None:
         return False
     dtype = torch.promote_types(one.dtype, other.dtype)

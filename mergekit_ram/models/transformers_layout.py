@@ -42,6 +42,12 @@ INPUT_FIRST = frozenset(
 """transformers' classes of modules whose weights are stored ``[…, in, out]``; packed experts of its
 newer ones say so themselves."""
 
+PACKING = (
+    [core_model_loading.MergeModulelist],
+    [core_model_loading.MergeModulelist, core_model_loading.Concatenate],
+)
+"""Operations that stack the matrices of experts, or those of each expert one below the other."""
+
 EXPERT_AXES = 3
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -78,10 +84,13 @@ class Place:
     Attributes:
         key: its name there, before tensors are packed or split.
         targets: the weights that it becomes, or becomes a part of; none where it is not loaded.
+        part: of packed experts, such as the gates before the rest; None where they are not packed,
+            or in a way that is not known.
     """
 
     key: str
     targets: frozenset[str]
+    part: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +118,19 @@ class TransformersLayout:
     def places(self, stored: Iterable[str]) -> dict[str, Place]:
         """Where every tensor of a checkpoint goes."""
         names = sorted(stored, key=core_model_loading.dot_natural_key)
-        keys, made = self._renamed(names, converting=False), self._renamed(names, converting=True)
-        return {name: Place(keys[name][0], self._targets(*made[name])) for name in names}
+        renamed = self._renamed(names, converting=False)
+        converted = self._renamed(names, converting=True)
+        places = {}
+        for name in names:
+            (key, _, _), (made, converter, pattern) = renamed[name], converted[name]
+            targets, part = {made}, None
+            if converter is not None:
+                first, *others = converter.target_patterns
+                targets |= {made.replace(first, other) for other in others}
+                if [type(operation) for operation in converter.operations] in PACKING:
+                    part = converter.source_patterns.index(pattern)
+            places[name] = Place(key, self.keys & targets, part)
+        return places
 
     def missing(self, places: Iterable[Place]) -> set[str]:
         """Required weights that no tensor of a checkpoint becomes."""
@@ -126,8 +146,8 @@ class TransformersLayout:
 
     def _renamed(
         self, names: Iterable[str], *, converting: bool
-    ) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Names in the loaded model, each with the patterns of all that a converter makes there."""
+    ) -> dict[str, tuple[str, Any, str | None]]:
+        """Names in the loaded model, each with its converter and the pattern that it fits there."""
         # Some of transformers' rules count on seeing names in order, so they are new every time.
         transforms = copy.deepcopy(self._transforms)
         renamings = [t for t in transforms if isinstance(t, core_model_loading.WeightRenaming)]
@@ -136,7 +156,7 @@ class TransformersLayout:
             for t in transforms
             if converting and isinstance(t, core_model_loading.WeightConverter)
         ]
-        patterns = {p: tuple(c.target_patterns) for c in converters for p in c.source_patterns}
+        by_pattern = {p: converter for converter in converters for p in converter.source_patterns}
         meta = dict.fromkeys(self.keys, True)
         found = {}
         for name in names:
@@ -145,17 +165,14 @@ class TransformersLayout:
             )
             if key not in meta and name in meta:
                 key, pattern = name, None
-            found[name] = (key, patterns.get(pattern or "", ()))
+            found[name] = (key, by_pattern.get(pattern or ""), pattern)
         return found
-
-    def _targets(self, key: str, patterns: tuple[str, ...]) -> frozenset[str]:
-        return self.keys & {key, *(key.replace(patterns[0], other) for other in patterns)}
 
 
 def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLayout | None:
     """The layout of the model that a configuration describes; None if it cannot be built."""
     try:
-        model = _build(copy.deepcopy(config), trust_remote_code)
+        model = build_without_memory(copy.deepcopy(config), trust_remote_code)
         optional = getattr(model, "_keys_to_ignore_on_load_missing", None) or ()
         names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
         return TransformersLayout(
@@ -176,7 +193,8 @@ def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLa
         return None
 
 
-def _build(config: Any, trust_remote_code: bool) -> Any:
+def build_without_memory(config: Any, trust_remote_code: bool) -> Any:
+    """The model of a configuration on the meta device."""
     (name,) = config.architectures
     own = getattr(transformers, name, None)
     # Not within transformers' no_init_weights, which is a switch of the whole process: two threads

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import math
 import os
 import shutil
-import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.record.schema import RECORD_NAME
+from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -62,7 +62,7 @@ class FolderInUse(InputError):
 
 
 def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
-    """Check that a folder can be made, written to, hold ``size`` bytes, and is no input.
+    """Check that a folder can hold ``size`` bytes, and is no input.
 
     Args:
         folder: to write to.
@@ -78,18 +78,26 @@ def check_output(folder: str, size: int, inputs: Iterable[str]) -> None:
             f"output folder {folder}: it is also the folder of a model that is merged, and would "
             "be overwritten while it is read. Choose another one."
         )
-    parent = next(path for path in (target, *target.parents) if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise InputError(
-            f"output folder {folder}: {parent} is not a folder that can be written to. "
-            "Choose another one."
-        )
-    free = shutil.disk_usage(parent).free
+    free = shutil.disk_usage(next(p for p in (target, *target.parents) if p.exists())).free
     if free < size:
         raise InputError(
             f"output folder {folder}: the merged weights take {size / 1e6:,.1f} MB, and "
             f"{free / 1e6:,.1f} MB are free. Make room, choose another folder, or a narrower "
             "`out_dtype:`."
+        )
+
+
+def check_unfinished(folder: str) -> None:
+    """Check that no ``mergekit-ram merge`` is to be resumed in a folder; it would delete the model.
+
+    Raises:
+        InputError: naming both ways out.
+    """
+    work = Path(folder, WORK_FOLDER)
+    if work.exists():
+        raise InputError(
+            f"output folder {folder}: an unfinished `mergekit-ram merge` lies in it. Resume it by "
+            f"the same command, or remove {work} to give it up."
         )
 
 
@@ -118,7 +126,7 @@ def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> Ex
             if not waits:
                 raise
         if time.monotonic() > told_at:
-            LOG.warning("output folder %s: waiting for another merge (%s)", folder, _holder(folder))
+            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
             told_at = math.inf
         time.sleep(LOOK_EVERY)
 
@@ -136,7 +144,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
-        if isinstance(error, FileNotFoundError) and not target.exists():
+        is_removed = error.errno == errno.EEXIST and (target.is_dir() or not target.exists())
+        if is_removed or (error.errno == errno.ENOENT and error.filename == str(path)):
             return _lock_now(folder, kind)  # its last user has just removed it
         raise InputError(
             f"output folder {folder}: it cannot be written to: {error}. Choose another one."
@@ -161,20 +170,9 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
     if not os.fstat(file.fileno()).st_nlink:
         held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
-    with suppress(OSError):  # of a full disk
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        file.flush()
     os.utime(path)  # files that are older were there before this merge
     held.callback(_remove_lock, path, file)
     return held
-
-
-def _holder(folder: str) -> str:
-    """The process that has locked a folder, as it wrote it there."""
-    with suppress(OSError), Path(folder, LOCK_NAME).open(errors="replace") as file:
-        return file.read(200)
-    return "which has just ended"
 
 
 def _remove_lock(path: Path, file: BinaryIO) -> None:
@@ -190,13 +188,19 @@ def _try(remove: Callable[[], None]) -> None:
         remove()
 
 
-def remove_earlier_model(folder: Path) -> None:
+def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     """Remove what transformers, PEFT and others would load from a folder; the rest stays.
 
     The files that make it a model go first, so that it is none whenever this is interrupted.
+
+    Args:
+        folder: of the model.
+        kept: files of the new model.
     """
     found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
-    old = [*dict.fromkeys(filter(_is_file, [*found, *indexed_files(folder)]))]
+    found += indexed_files(folder)
+    present = (file for file in found if file.is_symlink() or file.is_file())
+    old = dict.fromkeys(file for file in present if file not in kept)
     if old:
         LOG.warning(
             "output folder %s: replacing the model in it (%s)",
@@ -220,7 +224,3 @@ def indexed_files(folder: Path) -> Iterator[Path]:
             # An index may name anything: nothing else is removed, and nothing elsewhere.
             if isinstance(name, str) and name == Path(name).name and name.endswith(SHARD_ENDINGS):
                 yield folder / name
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
+import torch
 import yaml
 from mergekit.common import dtype_from_name
 from mergekit.config import MergeConfiguration
+from mergekit.io.loader import TensorLoader
 from mergekit.merge_methods.base import MergeMethodSpec
+from mergekit.options import MergeOptions
 from pydantic import BaseModel, ValidationError
 
-from mergekit_ram.errors import InputError, MethodError, one_line
+from mergekit_ram.errors import InputError, did_you_mean, one_line
 
 LOG = logging.getLogger("mergekit_ram")
 
-Config = TypeVar("Config", bound=BaseModel)
-
+OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-REMEDY = "Give the YAML file of a merge."
-SIMILAR = 0.5
-"""Share of letters in common that lets `bf16` suggest `bfloat16`."""
 
 
 @dataclass(frozen=True)
-class Recipe(Generic[Config]):
-    """A recipe as text, as YAML, and as one of mergekit's commands understands it."""
+class Recipe:
+    """A recipe as text, and as mergekit understands it."""
 
     text: str
-    data: Any
-    config: Config
+    config: MergeConfiguration
 
 
-def read_recipe(path: str | Path, schema: type[Config], remedy: str = REMEDY) -> Recipe[Config]:
+def read_recipe(path: str | Path, remedy: str = "Give the YAML file of a merge.") -> Recipe:
     """Read a recipe of any merge method.
 
     Args:
         path: of the YAML file.
-        schema: the command's class of configurations.
         remedy: a sentence that says what to give instead.
 
     Raises:
@@ -50,8 +47,7 @@ def read_recipe(path: str | Path, schema: type[Config], remedy: str = REMEDY) ->
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
-        return Recipe(text, data, schema.model_validate(data))
+        return Recipe(text, MergeConfiguration.model_validate(yaml.safe_load(text)))
     except Exception as error:  # the YAML reader and mergekit's validators fail in many ways
         raise InputError(
             f"{path} cannot be read as a configuration of mergekit: {_reason(error)}. {remedy}"
@@ -59,9 +55,6 @@ def read_recipe(path: str | Path, schema: type[Config], remedy: str = REMEDY) ->
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        byte = error.object[error.start]
-        return f"it is not in UTF-8 (byte 0x{byte:02x} at {error.start}); save it as UTF-8"
     if not isinstance(error, ValidationError):
         return one_line(error)
     found = []
@@ -71,14 +64,38 @@ def _reason(error: Exception) -> str:
     return "; ".join(found)
 
 
-def check_dtypes(config: Any) -> None:
-    """Refuse a ``dtype`` or ``out_dtype`` of a configuration that mergekit does not know.
+def check_settings(config: Any, options: MergeOptions) -> None:
+    """Refuse dtypes that mergekit does not know, and options that this machine cannot serve.
 
     Raises:
-        InputError: see :func:`check_dtype`.
+        InputError: it names the key or the option.
     """
-    for key in ("dtype", "out_dtype"):
-        check_dtype(f"{key}: ", getattr(config, key))
+    check_dtype("dtype: ", config.dtype)
+    check_dtype("out_dtype: ", config.out_dtype)
+    check_dtype("--lora-merge-dtype ", options.lora_merge_dtype)
+    wanted = [name for name in OPTIONS_FOR_GPUS if getattr(options, name)]
+    if torch.device(options.device or "cpu").type not in ("cpu", "meta"):
+        wanted.append(f"device {options.device}")
+    if wanted and not torch.accelerator.is_available():
+        raise InputError(
+            f"--{wanted[0].replace('_', '-')}: torch {torch.__version__} finds no GPU on this "
+            "machine. Leave the option out, or install a torch for its GPU."
+        )
+    if options.lazy_unpickle:
+        _check_lazy_unpickle()
+
+
+def _check_lazy_unpickle() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/probe.bin"
+        torch.save({"probe": torch.ones(2)}, path)
+        try:
+            TensorLoader.get(path, use_lazy_unpickle=True).get_tensor("probe")
+        except Exception as error:  # mergekit reads pickles of some versions of torch alone
+            raise InputError(
+                f"--lazy-unpickle: mergekit cannot read .bin files lazily with torch "
+                f"{torch.__version__}: {one_line(error)}. Leave the option out."
+            ) from None
 
 
 def check_dtype(key: str, value: str | None) -> None:
@@ -94,29 +111,16 @@ def check_dtype(key: str, value: str | None) -> None:
     try:
         dtype_from_name(value)
     except RuntimeError:
-        close = difflib.get_close_matches(str(value), DTYPES, n=1, cutoff=SIMILAR)
-        hint = f" Did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(str(value), DTYPES) or "see torch's names of dtypes."
         raise InputError(
-            f"`{key}{value}` is no dtype that mergekit knows; it knows {', '.join(DTYPES)}.{hint}"
+            f"`{key}{value}` is no dtype that mergekit knows, as {', '.join(DTYPES)} are: {hint}"
         ) from None
 
 
-def unknown_method(name: str, known: Iterable[str]) -> MethodError:
-    """The error about a merge method that does not exist.
-
-    >>> str(unknown_method("RAM+", ["linear", "ram", "ram_plus"]))
-    "Unimplemented merge method RAM+: did you mean 'ram_plus'?"
-    """
-    names = sorted(known)
-    spoken = name.lower().replace("+", "_plus")
-    hint = _did_you_mean(spoken, names) or f"there are {', '.join(names)}."
-    return MethodError(f"Unimplemented merge method {name}: {hint}")
-
-
-def warn_about_places(
+def misplaced_keys(
     data: Any, spec: MergeMethodSpec, schema: type[BaseModel] = MergeConfiguration
-) -> None:
-    """Warn of every key that has no effect where it stands; mergekit drops it without a word.
+) -> Iterator[str]:
+    """A line on every key that has no effect where it stands; mergekit drops it without a word.
 
     Args:
         data: the recipe as YAML, or its text.
@@ -130,26 +134,25 @@ def warn_about_places(
         for key in section.values:
             if key not in section.schema.model_fields:
                 remedy = _remedy(key, section, spec, schema)
-                LOG.warning("key '%s' %s has no effect: %s", key, section.place, remedy)
+                yield f"key '{key}' {section.place} has no effect: {remedy}"
 
 
-def warn_about_parameters(config: BaseModel, spec: MergeMethodSpec) -> None:
-    """Warn of parameters that the method does not know, or not there; mergekit ignores both."""
+def unknown_parameters(config: BaseModel, spec: MergeMethodSpec) -> list[str]:
+    """A line on every parameter that the method does not know, or not there."""
     known = [parameter.name for parameter in spec.parameters]
     shared = [parameter.name for parameter in spec.shared_parameters]
     reasons: dict[str, str] = {}
     for section in _sections(config.model_dump(), type(config), "at the top"):
         for name in section.values.get("parameters") or ():
             if name not in known:
-                hint = _did_you_mean(name, known) or f"it knows {', '.join(known)}."
+                hint = did_you_mean(name, known) or f"it knows {', '.join(known)}."
                 reasons[name] = f": {spec.name} does not know it; {hint}"
             elif name in shared and section.is_of_model:
                 reasons[name] = (
                     " under a model: it is one of the whole merge; write it under `parameters:` "
                     "at the top, of a module, or of a slice"
                 )
-    for name, reason in reasons.items():
-        LOG.warning("parameter '%s' has no effect%s", name, reason)
+    return [f"parameter '{name}' has no effect{reason}" for name, reason in reasons.items()]
 
 
 @dataclass(frozen=True)
@@ -209,11 +212,6 @@ def _remedy(key: Any, section: _Section, spec: MergeMethodSpec, schema: type[Bas
         return f"write it under `parameters:` of {whose}"
     for home in _homes(key, schema, "at the top"):
         return f"it belongs {home}"
-    return _did_you_mean(str(key), [*section.schema.model_fields, *known]) or (
+    return did_you_mean(str(key), [*section.schema.model_fields, *known]) or (
         f"{spec.name} does not know it; parameters stand under `parameters:`"
     )
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean '{close[0]}'?" if close else None

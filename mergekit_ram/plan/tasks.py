@@ -9,14 +9,17 @@ needs no λ_t has its counts taken while it merges.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
+from mergekit.common import ModelReference, dtype_from_name, get_torch_accelerator_type
 from mergekit.graph import Task
+from mergekit.io.tasks import GatherTensors
+from mergekit.merge_methods.dtype import promoted_dtype
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
+from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
 
 from mergekit_ram.kernels.matrices import Layout
@@ -25,19 +28,15 @@ from mergekit_ram.models.groups import (
     PlannedOutput,
     Tokenizers,
     agents_of,
-    check_base_present,
-    is_floating,
+    checked_group,
     load_group,
-    named_refusals,
     present,
     settings_of,
-    tensor_group,
 )
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
-from mergekit_ram.record import reuse
-from mergekit_ram.record.counter import OverlapCounter
-from mergekit_ram.tensors import count_group, counting_merges, laid_out
+from mergekit_ram.record.counts import OverlapCounter, recorded_counts
+from mergekit_ram.tensors import MergedTensor, count_group, forget_nan, merge_group
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
@@ -45,25 +44,6 @@ COUNT_PRIORITY = 20_000
 TakeCounts = Callable[[str, TensorOverlap | None], None]
 
 _plan_numbers = itertools.count()
-
-
-class ComputeDevice(Task[torch.Tensor], frozen=True):
-    """An empty tensor that the executor moves to the device it computes on.
-
-    A task that has it as an argument can see from it which device that is.
-    """
-
-    def arguments(self) -> dict[str, Task[Any]]:
-        return {}
-
-    def execute(self, **_: Any) -> torch.Tensor:
-        return torch.empty(0)
-
-    def priority(self) -> int:
-        return COUNT_PRIORITY
-
-    def main_thread_only(self) -> bool:
-        return True
 
 
 class CountOverlaps(Task[OverlapStatistics], frozen=True):
@@ -79,10 +59,7 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     _counter: OverlapCounter = PrivateAttr()
 
     def arguments(self) -> dict[str, Task[Any]]:
-        return {"anchor": ComputeDevice()}
-
-    def uses_accelerator(self) -> bool:
-        return True
+        return {}
 
     def priority(self) -> int:
         return COUNT_PRIORITY
@@ -90,11 +67,11 @@ class CountOverlaps(Task[OverlapStatistics], frozen=True):
     def main_thread_only(self) -> bool:
         return True
 
-    def execute(self, anchor: torch.Tensor, **_: Any) -> OverlapStatistics:  # type: ignore[override]
+    def execute(self, **_: Any) -> OverlapStatistics:
         counter = self._counter
         if counter.recorded is not None:
             return counter.complete(counter.recorded.statistics.tensors)
-        device = torch.device(self.device) if self.device else anchor.device
+        device = torch.device(self.device or "cpu")
         tokenizers: Tokenizers = {}
         # From the end, so that the page cache keeps what is merged first.
         merges = progress(
@@ -142,34 +119,25 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         **_: Any,
     ) -> torch.Tensor | None:
         at_hand = present(tensors)
-        check_base_present(self, at_hand)
-        task = self
-        if statistics is not None and is_floating(at_hand):
-            rescaled = self._rescaled(statistics, at_hand)
-            task = self.model_copy(update={"input_parameters": rescaled})
-        with named_refusals(), laid_out(self._layout):
-            if self._take is None:
-                return ExecuteMergeMethodTask.execute(task, at_hand)
-            with counting_merges() as counted:
-                merged = ExecuteMergeMethodTask.execute(task, at_hand)
-        if not counted and is_floating(at_hand):
-            # The base alone has it: mergekit copies what the method never sees.
-            counted = [count_group(tensor_group(self, at_hand), settings_of(self, []))]
-        self._take(self.output_weight.name, counted[0] if counted else None)
-        return merged
-
-    def _rescaled(
-        self, statistics: OverlapStatistics, tensors: Mapping[ModelReference, torch.Tensor]
-    ) -> ImmutableMap[ModelReference, ImmutableMap[str, Any]]:
-        """The agents' parameters with every λ_t filled in."""
-        agents = [model for model in agents_of(self) if model in tensors]
-        rescale = with_rescale(settings_of(self, agents), statistics)["rescale"]
-        return ImmutableMap(
-            {
-                agent: ImmutableMap({**self.input_parameters[agent], "rescale": rescale[agent]})
-                for agent in agents
-            }
-        )
+        loaded, name = checked_group(self, at_hand), self.output_weight.name
+        if loaded is None:
+            merged = MergedTensor(next(iter(at_hand.values())))  # all are the same
+        else:
+            group, settings = loaded.group, loaded.settings
+            if self.statistics is not None:
+                assert statistics is not None, "the task above gives them"
+                settings = with_rescale(settings, statistics)
+            merged = merge_group(
+                group,
+                settings,
+                dtype=loaded.dtype or promoted_dtype(group),
+                out_dtype=dtype_from_name(self.out_dtype),
+                layout=self._layout,
+                counted=self._take is not None,
+            )
+        if self._take is not None:
+            self._take(name, merged.counts)
+        return merged.tensor
 
 
 @dataclass(frozen=True)
@@ -183,9 +151,8 @@ class PlannedMerges:
 def plan_merges(
     merges: Sequence[ExecuteMergeMethodTask],
     output: PlannedOutput,
+    options: MergeOptions,
     *,
-    quiet: bool = False,
-    device: str | None = None,
     ties_embeddings: bool = False,
 ) -> PlannedMerges:
     """Turn one plan's merges into tasks that know the whole model.
@@ -193,21 +160,24 @@ def plan_merges(
     Args:
         merges: every merge of the plan, its ``out_dtype`` already the one that is written.
         output: of the plan.
-        quiet: no progress bar in the counting pass.
-        device: to count on; by default the one that the executor computes on.
+        options: of mergekit's commands.
         ties_embeddings: the merged model takes its output embedding from its input embedding,
             so a stored copy of it is merged and not counted again.
 
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
+    forget_nan()
+    merges = [_as_stored(m) if m.output_weight.name in output.copied else m for m in merges]
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
-    recorded = reuse.recorded_counts(once, output.loads) if needs_pass else None
-    counter = OverlapCounter(once, quiet=quiet, recorded=recorded)
+    recorded = recorded_counts(once, output.loads) if needs_pass else None
+    counter = OverlapCounter(once, quiet=options.quiet, recorded=recorded)
     statistics = None
     if needs_pass:
-        statistics = CountOverlaps(plan=next(_plan_numbers), quiet=quiet, device=device)
+        # The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU.
+        device = str(get_torch_accelerator_type()) if options.multi_gpu else options.device
+        statistics = CountOverlaps(plan=next(_plan_numbers), quiet=options.quiet, device=device)
         statistics._counter = counter  # type: ignore[misc]  # private attributes stay writable
     counted_here = set() if needs_pass else {id(merge) for merge in once}
     tasks = []
@@ -221,9 +191,12 @@ def plan_merges(
     return PlannedMerges(tasks, counter)
 
 
-def counting_device(options: Any) -> str | None:
-    """The multi-GPU executor runs leading tasks on the CPU; counting belongs on a GPU."""
-    return str(get_torch_accelerator_type()) if options.multi_gpu else None
+def _as_stored(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
+    """The same merge without casts; mergekit would cast integers and packed weights too."""
+    gathering = merge.gather_tensors
+    if isinstance(gathering, GatherTensors):
+        gathering = gathering.model_copy(update={"dtype": None})
+    return merge.model_copy(update={"gather_tensors": gathering, "dtype": None, "out_dtype": None})
 
 
 def may_be_lacked(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:

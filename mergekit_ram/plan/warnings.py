@@ -10,7 +10,7 @@ import torch
 from mergekit.common import dtype_from_name
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.errors import Note
+from mergekit_ram.errors import Note, warn
 from mergekit_ram.models.checkpoints import TensorHeader
 from mergekit_ram.models.groups import Load, agent_places
 from mergekit_ram.switches import DISABLE_VARIABLE, QUIET_VARIABLE, is_set
@@ -78,39 +78,26 @@ def warn_about_idle_merges(merges: Sequence[ExecuteMergeMethodTask]) -> None:
     Args:
         merges: all of one plan, at least one.
     """
-    agents = agent_places(merges)
-    at_work = [
-        name
-        for name, places in agents.items()
-        if any(merge.input_parameters[model]["weight"] != 0 for merge, model in places)
-    ]
-    base = merges[0].base_model
-    if not at_work:
-        LOG.warning(
-            "every agent's weight is 0: the merge is the base %s. Give a `weight` other than 0 to "
-            "the agents that should take part.",
-            base,
-        )
-    elif all(merge.parameters["scale"] == 0 for merge in merges):
-        LOG.warning("scale is 0: the merge is the base %s. 1 is the whole merge.", base)
+    base, at_work = merges[0].base_model, []
+    for name, places in agent_places(merges).items():
+        if any(merge.input_parameters[model]["weight"] != 0 for merge, model in places):
+            at_work.append(name)
+    if not at_work or all(merge.parameters["scale"] == 0 for merge in merges):
+        warn(f"scale or every agent's weight is 0: the merge is the base {base}.")
     elif len(at_work) == 1:
-        LOG.warning(
-            "%s is merged alone%s: with one agent nothing overlaps, and the merge is that agent, "
-            "but for changes within epsilon.",
-            at_work[0],
-            ", since the weight of the others is 0" if len(agents) > 1 else "",
+        warn(
+            f"{at_work[0]} is merged alone: with one agent nothing overlaps, and the merge is that "
+            "agent, but for changes within epsilon."
         )
 
 
 def say_whose_method(name: str) -> None:
-    """Log whose ``ram`` it is: at WARNING the first time in a process, then at INFO."""
-    if name == "ram":
-        is_news = name not in _announced and not is_set(QUIET_VARIABLE)
+    """Log whose ``ram`` it is, the first time in a process."""
+    if name == "ram" and name not in _announced and not is_set(QUIET_VARIABLE):
         _announced.add(name)
-        LOG.log(
-            logging.WARNING if is_news else logging.INFO,
+        LOG.warning(
             "merge method 'ram' is that of mergekit-ram %s, in place of mergekit's own; "
-            "%s=1 gives the other one back, %s=1 silences this line",
+            "%s=1 restores it, %s=1 silences this line",
             importlib.metadata.version("mergekit-ram"),
             DISABLE_VARIABLE,
             QUIET_VARIABLE,

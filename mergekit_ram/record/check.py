@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+import gc
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.record.build import counted_fields, different, layer_records, setting
+from mergekit_ram.overlap import OverlapStatistics
+from mergekit_ram.record.contents import WRITTEN, FileRecord, file_record
+from mergekit_ram.record.layers import different, layer_records, setting
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     SCHEMA_VERSION,
     AgentRecord,
+    Finding,
     OverlapRecord,
     PairRecord,
-    TensorRecord,
-    ThresholdAgent,
+    Setting,
+    TensorAgent,
 )
 
 MAX_BYTES = 256 * 1024 * 1024
 """A record of 20,000 tensors and 30 agents takes less."""
 
+KINDS = {"adapter_config.json": "an adapter", "config.json": "a model"}
+"""What a folder is, by a file in it."""
+
 CLOSE = 1e-9
 """Difference between two shares that were computed from the same counts."""
 
-Agent = TypeVar("Agent", AgentRecord, ThresholdAgent)
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Put off the garbage collector, which takes as long as reading a large record does."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
+@_uncollected()
 def read_record(path: str | Path) -> OverlapRecord:
     """Read a record again.
 
@@ -48,7 +66,14 @@ def read_record(path: str | Path) -> OverlapRecord:
     """
     path = Path(path)
     if path.is_dir():
-        path = path / RECORD_NAME
+        folder, path = path, path / RECORD_NAME
+        if not path.exists():
+            kind = next((kind for file, kind in KINDS.items() if (folder / file).exists()), "")
+            raise InputError(
+                f"{folder} is {kind or 'a folder'} without {RECORD_NAME}, which a merge by ram, "
+                "ram_plus or ram_directions leaves. To compare models, give the YAML of a merge "
+                "with their base as `base_model:`."
+            )
     try:
         fields = _fields(path)
     except (OSError, ValueError) as error:
@@ -69,9 +94,45 @@ def read_record(path: str | Path) -> OverlapRecord:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise InputError(f"{path} is damaged: {place}: {first['msg']}. Write it again.") from None
-    for problem in _contradictions(record):
-        raise InputError(f"{path} contradicts itself: {problem}. Write it again.")
+    for where, given, expected in _contradictions(record, fields):
+        raise InputError(
+            f"{path} contradicts itself: {'.'.join(where)} is {given!s:.80}, but its counts give "
+            f"{expected!s:.80}. Write it again."
+        )
     return record
+
+
+def compared_with_weights(record: OverlapRecord, folder: Path) -> OverlapRecord:
+    """The record of a merge, with a finding if the weights in its folder are others.
+
+    Neither torch nor mergekit is imported where weights are safetensors.
+
+    Args:
+        record: that was read from the folder.
+        folder: of a merged model; its weights may have been moved away.
+    """
+    found = {path.name: path for kind in WRITTEN for path in folder.glob(kind)}
+    written = {file.name: file for file in record.written or ()}
+    differences = {
+        name: _difference(found.get(name), written.get(name))
+        for name in sorted({**found, **written})
+    }
+    problems = ", ".join(f"{name} {said}" for name, said in differences.items() if said)
+    if not (found and written and problems):
+        return record
+    text = f"This record is not that of the weights beside it: {problems}."
+    findings = (Finding(code="other-weights", text=text), *record.findings)
+    return record.model_copy(update={"findings": findings})
+
+
+def _difference(path: Path | None, written: FileRecord | None) -> str:
+    """How a file differs from the one that was written, in words; empty where it does not."""
+    if path is None or written is None:
+        return "is not of this merge" if path else "is missing"
+    with suppress(InputError):
+        if file_record(path, str(path.parent)) == written:
+            return ""
+    return "has changed"
 
 
 def is_record(source: Path) -> bool:
@@ -105,152 +166,100 @@ def _fields(path: Path) -> dict[str, Any]:
     return found
 
 
-def _contradictions(record: OverlapRecord) -> Iterator[str]:
-    """Find what the counts of the tensors do not allow; each check relies on those before."""
-    names = [agent.model for agent in record.agents]
-    yield from _repeated("agents", names)
-    yield from _repeated("tensors", [tensor.name for tensor in record.tensors])
-    counted = [agent.model for agent in record.statistics().agents]
-    if set(names) != set(counted):
-        yield f"its agents are {', '.join(names)}, but its tensors have {', '.join(counted)}"
-    for number, threshold in enumerate(record.thresholds or ()):
-        at = [agent.model for agent in threshold.agents]
-        if at != names:
-            yield f"thresholds.{number}: its agents are {', '.join(at)}, not {', '.join(names)}"
-    if record.pairwise is not None:
-        yield from _wrong_pairs(record.pairwise, names)
-    if record.sample is None:
-        for tensor in record.tensors:
-            for problem in _impossible(tensor):
-                yield f"tensor {tensor.name}: {problem}"
-    for place, given, expected in differences(record, _rebuilt(record)):
-        yield f"{'.'.join(place)} is {given}, but its counts give {expected}"
-    if record.sample is not None and record.sample.parameters > record.parameters:
-        yield f"sample.parameters is {record.sample.parameters} of {record.parameters}"
+Difference = tuple[tuple[str, ...], Any, Any]
+"""Where two values differ, and both values there."""
 
 
-def _repeated(kind: str, names: Sequence[str]) -> Iterator[str]:
-    for name, times in Counter(names).items():
-        if times > 1:
-            yield f"{kind}: {name} is there {times} times"
-
-
-def _wrong_pairs(pairs: Sequence[PairRecord], names: Sequence[str]) -> Iterator[str]:
-    # The number first: a long list of agents has far more pairs.
-    is_whole = 2 * len(pairs) == len(names) * (len(names) - 1)
-    if not is_whole or [(pair.first, pair.second) for pair in pairs] != [*combinations(names, 2)]:
-        yield "pairwise does not list every two of its agents once, in their order"
-
-
-def _impossible(tensor: TensorRecord) -> Iterator[str]:
-    """Find counts that no tensor gives: each of k + 1 agents counts a parameter they changed."""
-    agents = [agent for agent in tensor.agents if agent.weight != 0]
-    for agent in tensor.agents:
-        if len(agent.overlap_degree) != len(agents):
-            yield (
-                f"overlap_degree of {agent.model} has {len(agent.overlap_degree)} entries, and "
-                f"{len(agents)} agents take part"
-            )
-        if agent.weight == 0 and agent.active:
-            yield f"weight of {agent.model} is 0, and {agent.active} parameters are active"
-    changed = 0
-    for others, counts in enumerate(zip(*(a.overlap_degree for a in agents), strict=True)):
-        parameters, rest = divmod(sum(counts), others + 1)
-        changed += parameters
-        if rest or max(counts) > parameters:
-            yield (
-                f"overlap_degree.{others} of its agents is {', '.join(map(str, counts))}, but "
-                f"{others + 1} agents count each of these parameters"
-            )
-    if changed > tensor.numel:
-        yield f"{changed} parameters of {tensor.numel} are changed"
-
-
-def _rebuilt(record: OverlapRecord) -> OverlapRecord:
-    """The record with every field that follows from counts computed again."""
-    statistics = record.statistics()
-    rescales: dict[str, set[float]] = {agent.model: set() for agent in record.agents}
+def _contradictions(record: OverlapRecord, fields: dict[str, Any]) -> Iterator[Difference]:
+    """Find the fields that are not as the counts of the tensors give them."""
+    own: dict[str, list[TensorAgent]] = defaultdict(list)
     for tensor in record.tensors:
-        for own in tensor.agents:
-            if own.weight != 0:
-                rescales[own.model].add(own.rescale)
-    agents = []
-    for agent in record.agents:
-        degree = agent.overlap_degree
-        if record.sample is None:
-            counted = statistics.agent(agent.model).overlap_degree
-            degree = (*counted, *(0,) * (len(degree) - len(counted)))
-        # A tensor that is copied has a λ and no counts.
-        used = rescales[agent.model]
-        is_known = record.sample or used <= {*different(agent.rescale)}
-        rebuilt = _counted(agent, degree, statistics.parameters)
-        agents.append(rebuilt.model_copy(update={} if is_known else {"rescale": setting(used)}))
+        for agent in tensor.agents:
+            own[agent.model].append(agent)
+    names = [agent.model for agent in record.agents]
+    yield from differences({"agents": sorted(names)}, {"agents": sorted(own)})
+    if record.pairwise is not None:
+        pairs = [[pair.first, pair.second] for pair in record.pairwise]
+        # No more of them than there are: a long list of agents has far more pairs.
+        every = [*map(list, islice(combinations(names, 2), len(pairs) + 1))]
+        yield from differences({"pairwise": pairs}, {"pairwise": every})
+    expected = _from_counts(record, own)
+    given = {name: value for name, value in fields.items() if name != "tensors"}
+    yield from differences(given, expected.model_dump(mode="json", exclude={"tensors"}))
+    of_model = [[name, expected.parameters] for name in names]
+    found = [
+        [[agent.model, agent.parameters] for agent in at.agents] for at in record.thresholds or ()
+    ]
+    yield from differences({"thresholds": found}, {"thresholds": [of_model] * len(found)})
+
+
+def _from_counts(record: OverlapRecord, own: dict[str, list[TensorAgent]]) -> OverlapRecord:
+    """The record with every field that follows from the tensors computed again.
+
+    Args:
+        record: whose agents are those of its tensors.
+        own: every agent's part in each tensor.
+    """
+    statistics = record.statistics()
+    parameters = statistics.parameters
+    agents = [agent.model_copy(update={"parameters": parameters}) for agent in record.agents]
     changes: dict[str, Any] = {
-        "parameters": statistics.parameters,
+        "parameters": parameters,
         "epsilon": record.settings.epsilon,
-        "agents": tuple(agents),
         "layers": layer_records(record.tensors),
     }
-    if record.thresholds is not None:
-        changes["thresholds"] = tuple(
-            threshold.model_copy(
-                update={
-                    "agents": tuple(
-                        _counted(agent, (agent.unique, agent.shared), statistics.parameters)
-                        for agent in threshold.agents
-                    )
-                }
-            )
-            for threshold in record.thresholds
-        )
-    if record.pairwise is not None and record.sample is None:
+    if record.sample is None:
+        agents = [_agent(agent, statistics, own[agent.model]) for agent in agents]
         active = {agent.model: agent.active for agent in agents}
-        changes["pairwise"] = tuple(
-            _rebuilt_pair(pair, active[pair.first], active[pair.second]) for pair in record.pairwise
+        changes["pairwise"] = record.pairwise and tuple(
+            _pair(pair, active[pair.first], active[pair.second]) for pair in record.pairwise
         )
-    return record.model_copy(update=changes)
+    elif record.sample.parameters > parameters:
+        changes["sample"] = record.sample.model_copy(update={"parameters": parameters})
+    return record.model_copy(update={**changes, "agents": tuple(agents)})
 
 
-def _counted(agent: Agent, degree: tuple[int, ...], parameters: int) -> Agent:
-    """The record of an agent with these counts."""
-    overlap = AgentOverlap(model=agent.model, overlap_degree=degree, parameters=parameters)
-    return agent.model_copy(update=counted_fields(type(agent), overlap))
+def _agent(
+    agent: AgentRecord, statistics: OverlapStatistics, own: list[TensorAgent]
+) -> AgentRecord:
+    """The record of an agent as its part in every tensor gives it."""
+    counted = statistics.agent(agent.model).overlap_degree
+    unused = len(agent.overlap_degree) - len(counted)
+    return agent.model_copy(
+        update={
+            "overlap_degree": (*counted, *(0,) * unused),
+            "weight": _setting(agent.weight, {part.weight for part in own}),
+            "rescale": _setting(agent.rescale, {part.rescale for part in own if part.weight}),
+        }
+    )
 
 
-def _rebuilt_pair(pair: PairRecord, first: int, second: int) -> PairRecord:
+def _setting(given: Setting, used: set[float]) -> Setting:
+    """A setting that holds all values used; a tensor that is copied has one and no counts."""
+    return given if used <= {*different(given)} else setting(used)
+
+
+def _pair(pair: PairRecord, first: int, second: int) -> PairRecord:
     """The same pair of agents with so many active parameters."""
     both = min(pair.both, first, second)
     either = first + second - both
     return pair.model_copy(update={"both": both, "jaccard": both / either if either else None})
 
 
-def differences(
-    given: Any, expected: Any, place: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
-    """Find where two values differ: the place, and both values there.
-
-    Models, tuples and dictionaries are compared item by item, without intervals.
-    """
-    if given is expected:
-        return
-    if isinstance(given, BaseModel) and isinstance(expected, BaseModel):
-        for name in type(given).model_fields:
-            if name != "interval":
-                yield from differences(
-                    getattr(given, name), getattr(expected, name), (*place, name)
-                )
-    elif isinstance(given, dict) and isinstance(expected, dict):
+def differences(given: Any, expected: Any, place: tuple[str, ...] = ()) -> Iterator[Difference]:
+    """Find where two JSON values differ, item by item and without intervals."""
+    if isinstance(given, dict) and isinstance(expected, dict):
         # Missing ones first.
-        for name in sorted(
-            {**given, **expected}, key=lambda name: name in given and name in expected
-        ):
-            yield from differences(given.get(name), expected.get(name), (*place, name))
-    elif isinstance(given, tuple) and isinstance(expected, tuple):
+        names = sorted({**given, **expected}, key=lambda name: name in given and name in expected)
+        for name in names:
+            if name != "interval":
+                yield from differences(given.get(name), expected.get(name), (*place, name))
+    elif isinstance(given, list) and isinstance(expected, list):
         if len(given) != len(expected):
             yield (*place, "length"), len(given), len(expected)
         for number, (one, other) in enumerate(zip(given, expected, strict=False)):
             yield from differences(one, other, (*place, str(number)))
-    elif isinstance(given, float) and isinstance(expected, int | float):
+    elif isinstance(given, float | int) and isinstance(expected, float):
         if not math.isclose(given, expected, rel_tol=CLOSE, abs_tol=CLOSE):
             yield place, given, expected
     elif given != expected:

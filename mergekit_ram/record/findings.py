@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mergekit_ram.errors import Note
 from mergekit_ram.overlap import (
@@ -12,28 +11,18 @@ from mergekit_ram.overlap import (
     SUSPICIOUS_DENSITY,
     AgentOverlap,
 )
-from mergekit_ram.record.build import Place, different
-from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord, TensorRecord
+from mergekit_ram.record.layers import different, untouched_parts
+from mergekit_ram.record.schema import AgentRecord, Finding, OverlapRecord
 from mergekit_ram.text import some
 
 FEW_UNIQUE = 0.01
 """Share of unique among its changed parameters below which λ has nothing to act on."""
 
-MOSTLY_SHARED = 4.0
-"""ρ from which on, in every agent, RAM at its defaults loses; measured in docs/results.md."""
-
-ANOTHER_RULE = (
-    "Take ram_directions, a lower overlap_power (0.5 or 0.25), or tuned task arithmetic; "
-    "docs/results.md has what each gave."
-)
+OPPOSED = -0.1
+"""Cosine of two agents from which down they undo each other where they meet."""
 
 HALF = 0.5
 """Of λ − 1: less than that survives the output dtype."""
-
-NOTEWORTHY_SHARE = 0.01
-"""Of all parameters: a kind of tensors with fewer is too small to be news."""
-
-_EXPERT = re.compile(r"\bexperts\.(\d+)\.")
 
 
 def findings_of(record: OverlapRecord) -> tuple[Finding, ...]:
@@ -57,27 +46,21 @@ def _about_model(record: OverlapRecord) -> Iterator[Finding]:
             "them. That is no reason for a larger alpha, which would only exaggerate the few "
             "parameters that each changed alone.",
         )
-    if _is_by_weights(record) and len(changing) > 1 and all(map(_shares_most, changing)):
-        yield Finding(
-            code="same-weights",
-            text=f"Every agent shares at least {MOSTLY_SHARED:g} of its changed parameters for "
-            "each that is its own (ρ): they changed the same weights, and RAM is then near the "
-            f"mean, which dilutes them. {ANOTHER_RULE}",
-        )
+    opposed = {
+        f"{pair.first} and {pair.second}": f"{pair.cosine:.2f}"
+        for pair in record.pairwise or ()
+        if pair.cosine is not None and pair.cosine < OPPOSED
+    }
+    yield from _found(
+        "opposed-agents",
+        "Where both changed a weight, {} move it in opposite directions (cosine). Evaluate the "
+        "merge without one of them too.",
+        opposed,
+    )
     untouched = list(untouched_parts(record.tensors)) if changing else []
     if untouched:
         text = f"Changed by no agent: {some(untouched)}."
         yield Finding(code="untouched-tensors", text=text)
-
-
-def _is_by_weights(record: OverlapRecord) -> bool:
-    """Whether the method decides weight by weight; the method of the advice does not."""
-    return record.merge_method != "ram_directions"
-
-
-def _shares_most(agent: AgentRecord) -> bool:
-    ratio = agent.overlap_unique_ratio
-    return ratio is None or ratio >= MOSTLY_SHARED
 
 
 def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
@@ -85,20 +68,20 @@ def _about_agents(record: OverlapRecord) -> Iterator[Finding]:
     yield from findings_at_once(
         (agent, different(agent.rescale)) for agent in record.agents if agent.weight != 0
     )
-    has_others = _is_by_weights(record) and len(record.agents) > 1
     few = {
-        a.model: f"{100 * a.unique / a.active:.2g} %"
-        for a in changing
-        if has_others and a.unique < FEW_UNIQUE * a.active
+        agent.model: f"{100 * agent.unique / agent.active:.2g} %"
+        for agent in changing
+        if len(changing) > 1 and agent.unique < FEW_UNIQUE * agent.active
     }
+    if record.merge_method == "ram_directions":
+        return
     yield from _found(
         "few-unique",
-        "Of what {} changed, next to nothing is unique: RAM dilutes it as averaging does, and λ "
-        f"has next to nothing to act on. {ANOTHER_RULE}",
+        "Of what {} changed, next to nothing is unique: ram and ram_plus dilute it as averaging "
+        "does, and λ has nothing to act on.",
         few,
     )
-    # What λ does to so few parameters no dtype changes.
-    lost = {a.model: _lost_rescale(a) for a in changing if a.model not in few}
+    lost = {} if few else {agent.model: _lost_rescale(agent) for agent in changing}
     yield from _found(
         "rescale-lost",
         f"λ of {{}} is mostly rounded away in {record.out_dtype}. `out_dtype: float32` keeps it.",
@@ -116,7 +99,11 @@ def findings_at_once(
     """
     agents = list(agents)
     idle = {agent.model: "" for agent, _ in agents if not agent.active}
-    yield from _found("equals-base", "{} equals the base within ε and contributes nothing.", idle)
+    text = (
+        "{} equals the base within ε and contributes nothing; such a folder is often an export "
+        "without its LoRA adapter."
+    )
+    yield from _found("equals-base", text, idle)
     yield from _found(
         "dense-agent",
         "{} changed nearly all parameters: this is no sparse update, or not the base of its "
@@ -147,47 +134,3 @@ def _lost_rescale(agent: AgentRecord) -> str:
     survives = f"{100 * max(0.0, kept):.0f} % of λ − 1 survives"
     became = f"{wanted:.3f} becomes {agent.realised_rescale:.3f}"
     return f"{survives}: {became}" if kept < HALF else ""
-
-
-def untouched_parts(tensors: Sequence[TensorRecord]) -> Iterator[str]:
-    """Names of layers, experts and kinds of which no agent changed anything."""
-    tensors = [tensor for tensor in tensors if tensor.numel]
-    layers = _untouched(tensors, lambda tensor: _layer(tensor.name))
-    yield from (f"layer {layer}" for layer in layers)
-    rest = [tensor for tensor in tensors if _layer(tensor.name) not in layers]
-    kinds = _untouched(rest, lambda tensor: _kind(tensor.name))
-    least = NOTEWORTHY_SHARE * sum(tensor.numel for tensor in tensors)
-    for kind, own in kinds.items():
-        if sum(tensor.numel for tensor in own) >= least:
-            yield kind
-    rest = [tensor for tensor in rest if _kind(tensor.name) not in kinds]
-    yield from _untouched(rest, lambda tensor: _expert(tensor.name))
-
-
-def _untouched(
-    tensors: Iterable[TensorRecord], part_of: Callable[[TensorRecord], str | None]
-) -> dict[str, list[TensorRecord]]:
-    """The parts of which no tensor changed, with their tensors."""
-    parts: dict[str, list[TensorRecord]] = {}
-    for tensor in tensors:
-        part = part_of(tensor)
-        if part is not None:
-            parts.setdefault(part, []).append(tensor)
-    return {part: own for part, own in parts.items() if not any(one.change for one in own)}
-
-
-def _layer(name: str) -> str | None:
-    place = Place.of(name)
-    return None if place.number is None else place.layer
-
-
-def _kind(name: str) -> str:
-    place = Place.of(name)
-    if place.number is None:
-        return place.module
-    return "every " + f"{place.stack}.*.{place.module}".lstrip(".")
-
-
-def _expert(name: str) -> str | None:
-    found = _EXPERT.search(name)
-    return None if found is None else f"expert {found[1]} of {_layer(name)}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,14 @@ from mergekit_ram.models.groups import (
     loading_digest,
 )
 from mergekit_ram.overlap import AgentOverlap, OverlapStatistics, TensorOverlap
-from mergekit_ram.record.build import counted_fields, layer_records, setting
-from mergekit_ram.record.contents import InputFiles, model_records, written_files
-from mergekit_ram.record.counter import OverlapCounter, places_at_work
+from mergekit_ram.record.contents import InputFiles, written_files
+from mergekit_ram.record.counts import OverlapCounter, places_at_work
 from mergekit_ram.record.findings import findings_of, noted
+from mergekit_ram.record.layers import layer_records, setting
 from mergekit_ram.record.schema import (
     RECORD_NAME,
     AgentRecord,
     Finding,
-    ModelRecord,
     OverlapRecord,
     Setting,
     Settings,
@@ -39,18 +37,16 @@ from mergekit_ram.record.schema import (
     TensorRecord,
     Versions,
 )
+from mergekit_ram.record.verdict import verdict_of
 from mergekit_ram.tensors import agent_name
+from mergekit_ram.text import say
 
 LOG = logging.getLogger("mergekit_ram")
-DONE = logging.getLogger("mergekit_ram.merge")
-DONE.setLevel(logging.INFO)
-"""Shown wherever warnings are: mergekit's commands show no more than these without ``-v``."""
 
 WARNED_OF = frozenset({"equals-base", "dense-agent", "large-rescale"})
 """Findings that were warned of as soon as all was counted."""
 
 
-@dataclass(frozen=True)
 class MergeRecorder:
     """Writes the record of one plan when its last weight is written.
 
@@ -58,25 +54,17 @@ class MergeRecorder:
         method: the merge method.
         counter: of the plan.
         output: what the plan reads and writes, and warned of.
-        models: the files that are merged, as they were when the merge was planned.
-        inputs: tells whether they are still the same.
+
+    Raises:
+        InputError: a model's file is missing or broken.
     """
 
-    method: str
-    counter: OverlapCounter
-    output: PlannedOutput
-    models: tuple[ModelRecord, ...]
-    inputs: InputFiles
-
-    @classmethod
-    def of(cls, method: str, counter: OverlapCounter, output: PlannedOutput) -> MergeRecorder:
-        """Look at the models' files now, since they may be gone when the merge is done.
-
-        Raises:
-            InputError: a file is missing or broken.
-        """
-        inputs = InputFiles.of(output.loads)
-        return cls(method, counter, output, model_records(output.loads), inputs)
+    def __init__(self, method: str, counter: OverlapCounter, output: PlannedOutput):
+        self.method = method
+        self.counter = counter
+        self.output = output
+        # Looked at now, since files may be gone or others when the merge is done.
+        self.inputs = InputFiles(output.loads)
 
     @functools.cached_property
     def record(self) -> OverlapRecord | None:
@@ -110,12 +98,12 @@ class MergeRecorder:
             epsilon=given["settings"].epsilon,
             parameters=sum(tensor.numel for tensor in given["tensors"]),
             out_dtype=", ".join(self.output.dtypes),
-            models=self.models,
+            models=self.inputs.models,
             versions=versions(),
             **given,
         )
         found = (*noted(self.output.notes), *findings, *findings_of(record))
-        return record.model_copy(update={"findings": found})
+        return record.model_copy(update={"findings": found, "verdict": verdict_of(record)})
 
     def write(self, folder: str) -> None:
         """Write the record into the folder of the merged model, and log its agents and findings.
@@ -126,12 +114,12 @@ class MergeRecorder:
         if self.record is not None:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
-            if not self.counter.quiet and logging.getLogger().isEnabledFor(logging.WARNING):
+            if not self.counter.quiet:
                 # The agents were told of by INFO as soon as all was counted.
                 lines = [] if LOG.isEnabledFor(logging.INFO) else self.counter.lines
                 found = [f for f in record.findings if f.code not in WARNED_OF]
                 for line in (*lines, *(f"finding: {finding.text}" for finding in found)):
-                    DONE.info("%s", line)
+                    say(line)
 
 
 def versions() -> Versions:
@@ -155,46 +143,42 @@ def tensor_records(
     statistics: OverlapStatistics,
 ) -> tuple[TensorRecord, ...]:
     """The counts of every tensor, with the λ_t that holds there."""
-    counted = {tensor.name: tensor for tensor in statistics.tensors}
+    by_name = {merge.output_weight.name: merge for merge in merges}
     return tuple(
-        _tensor_record(merge, planned, counted[merge.output_weight.name], statistics)
-        for merge in merges
-        if merge.output_weight.name in counted
+        TensorRecord(
+            name=tensor.name,
+            numel=tensor.numel,
+            epsilon=by_name[tensor.name].parameters["epsilon"],
+            agents=tuple(_tensor_agents(by_name[tensor.name], tensor, statistics)),
+            loading=loading_digest(by_name[tensor.name], planned[tensor.name]),
+        )
+        for tensor in statistics.tensors
     )
 
 
-def _tensor_record(
-    merge: ExecuteMergeMethodTask,
-    planned: PlannedLoads,
-    counts: TensorOverlap,
-    statistics: OverlapStatistics,
-) -> TensorRecord:
+def _tensor_agents(
+    merge: ExecuteMergeMethodTask, counts: TensorOverlap, statistics: OverlapStatistics
+) -> Iterator[TensorAgent]:
     models = {agent_name(model): model for model in agents_of(merge)}
-    return TensorRecord(
-        name=counts.name,
-        numel=counts.numel,
-        epsilon=merge.parameters["epsilon"],
-        agents=tuple(
-            TensorAgent(
-                model=agent.model,
-                weight=merge.input_parameters[models[agent.model]]["weight"],
-                overlap_degree=agent.overlap_degree,
-                rescale=factor_of(merge, models[agent.model], statistics.agent(agent.model)),
-            )
-            for agent in counts.agents
-        ),
-        loading=loading_digest(merge, planned[counts.name]),
-    )
+    for agent in counts.agents:
+        model = models[agent.model]
+        yield TensorAgent(
+            model=agent.model,
+            weight=merge.input_parameters[model]["weight"],
+            overlap_degree=agent.overlap_degree,
+            rescale=factor_of(merge, model, statistics.agent(agent.model)),
+        )
 
 
 def agent_record(agent: AgentOverlap, places: AgentPlaces, **more: Any) -> AgentRecord:
     """An agent's counts and λ; ``more`` are the figures that only an inspection computes."""
     return AgentRecord(
         model=agent.model,
+        overlap_degree=agent.overlap_degree,
+        parameters=agent.parameters,
         weight=setting(merge.input_parameters[model]["weight"] for merge, model in places),
         rescale=factors(agent, places),
         clipped=any(_is_clipped(merge, model, agent) for merge, model in places_at_work(places)),
-        **counted_fields(AgentRecord, agent),
         **more,
     )
 

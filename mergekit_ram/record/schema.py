@@ -7,18 +7,33 @@ record. Every field has a description; ``mergekit-ram schema`` prints them as a 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, computed_field
 
-from mergekit_ram.overlap import AgentCounts, Count, Items, OverlapStatistics, TensorOverlap
+from mergekit_ram.overlap import (
+    AgentCounts,
+    Count,
+    Items,
+    OverlapStatistics,
+    TensorOverlap,
+    WholeCounts,
+)
+from mergekit_ram.record.contents import FileRecord, ModelRecord
 
 RECORD_NAME = "ram_overlap.json"
 """In the output folder of a merge."""
 
+WORK_FOLDER = ".mergekit-ram"
+"""In the output folder of an unfinished merge by units."""
+
 SCHEMA_VERSION: Literal[3] = 3
 """Records of other versions are refused."""
+
+SUMS: Any = {
+    "tensors": {"__all__": {"change": True, "agents": {"__all__": {"active", "unique", "shared"}}}}
+}
+"""Left out of the JSON of tensors, of which a model may have 20,000."""
 
 SLACK = 1e-4
 """By which a figure that was computed in float32 may lie outside of its range."""
@@ -35,9 +50,9 @@ Factor = NonNegativeFloat | Annotated[Items[NonNegativeFloat], Field(min_length=
 
 
 class Frozen(BaseModel):
-    """A part of a record."""
+    """A part of a record. A field that is unknown is a difference when a record is read."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
 class TensorAgent(AgentCounts, frozen=True, allow_inf_nan=False):
@@ -53,9 +68,7 @@ class TensorRecord(TensorOverlap, frozen=True, allow_inf_nan=False):
     agents: Items[TensorAgent]
     epsilon: NonNegativeFloat = Field(description="ε, the threshold of activity")
     loading: str = Field(description="digest of what is loaded for it, and how")
-    interval: Intervals | None = Field(
-        default=None, description="of a sample: as in an agent's record"
-    )
+    interval: Intervals | None = Field(default=None, description="as in an agent's record")
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -79,24 +92,32 @@ class Settings(Frozen):
     )
 
 
-class AgentRecord(Frozen):
+class CountedAgent(WholeCounts, frozen=True, allow_inf_nan=False):
+    """What one agent changed in the whole model, with all that follows from its counts."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def overlap_share(self) -> tuple[float, ...]:
+        """overlap_degree / active; empty without an active parameter."""
+        return tuple(degree / self.active for degree in self.overlap_degree if self.active)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def unique_share(self) -> float | None:
+        """unique / active."""
+        return self.unique / self.active if self.active else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def overlap_unique_ratio(self) -> float | None:
+        """ρ = shared / unique; null: infinite, there is no unique parameter."""
+        return self.finite_ratio
+
+
+class AgentRecord(CountedAgent, frozen=True):
     """What one agent changed in the whole model, and what the merge keeps of it."""
 
-    model: str = Field(description="the agent, as the configuration names it")
     weight: Setting = Field(description="w, the factor on its task vector; 0: takes no part")
-    active: Count = Field(description="parameters with |τ| > ε")
-    shared: Count = Field(description="active ones that another agent changed too")
-    unique: Count = Field(description="active ones that no other agent changed")
-    density: Share = Field(description="active / parameters, 0 to 1")
-    overlap_degree: Items[Count] = Field(
-        description="active parameters by the number of other agents that changed them, from 0"
-    )
-    overlap_share: Items[Share] = Field(
-        default=(), description="overlap_degree / active; empty without an active parameter"
-    )
-    overlap_unique_ratio: NonNegativeFloat | None = Field(
-        description="ρ = shared / unique; null: infinite, there is no unique parameter"
-    )
     rescale: Factor = Field(description="λ, the factor on its unique parameters")
     clipped: bool = Field(
         description="whether α limits λ in some tensor; one given by hand it does not"
@@ -120,7 +141,7 @@ class AgentRecord(Frozen):
     retained_directions: float | None = Field(
         default=None,
         description="the same by ram_directions, with its ridge if the merge is one, else with "
-        "the default; where ridge differs by tensor, with that of most of the output",
+        "the default",
     )
     retained_mean: float | None = Field(
         default=None, description="the same by the mean of task vectors"
@@ -169,16 +190,9 @@ class PairRecord(Frozen):
     interval: Intervals | None = Field(default=None, description="as in an agent's record")
 
 
-class ThresholdAgent(Frozen):
+class ThresholdAgent(CountedAgent, frozen=True):
     """One agent at one ε."""
 
-    model: str
-    active: Count
-    shared: Count
-    unique: Count
-    density: Share
-    unique_share: Share | None = Field(description="unique / active")
-    overlap_unique_ratio: NonNegativeFloat | None
     rescale: Factor = Field(
         description="λ that the merge would use at this ε; one given by hand stays the same"
     )
@@ -209,23 +223,6 @@ class SampleRecord(Frozen):
     parameters: Count = Field(description="parameters that were looked at")
 
 
-class FileRecord(Frozen):
-    """A file of weights, identified without reading all of them."""
-
-    name: str
-    size: Count
-    contents: str = Field(
-        description="digest of its tensors' names, dtypes, shapes and a sample of their bytes"
-    )
-
-
-class ModelRecord(Frozen):
-    """The files that a model was read from."""
-
-    model: str
-    files: Items[FileRecord]
-
-
 class Versions(Frozen):
     """What computed the record."""
 
@@ -239,6 +236,21 @@ class Finding(Frozen):
 
     code: str = Field(description="for programs; stays the same where the words change")
     text: str
+
+
+class Verdict(Frozen):
+    """Which method the overlap speaks for."""
+
+    code: str = Field(description="for programs; stays the same where the words change")
+    unique_share: Share | None = Field(
+        default=None, description="of all that the agents changed; null: nothing can be told"
+    )
+    unique_by_chance: Share | None = Field(
+        default=None, description="the same if they had changed as many weights at random"
+    )
+    take: str | None = Field(default=None, description="the recommended method")
+    compare_with: str | None = Field(default=None, description="the method to evaluate beside it")
+    lines: Items[str] = Field(description="the same in sentences")
 
 
 class OverlapRecord(Frozen):
@@ -255,6 +267,7 @@ class OverlapRecord(Frozen):
     agents: Items[AgentRecord]
     pairwise: Items[PairRecord] | None = None
     thresholds: Items[ThresholdRecord] | None = None
+    verdict: Verdict | None = None
     findings: Items[Finding] = ()
     tensors: Items[TensorRecord]
     layers: Items[LayerRecord] = ()
@@ -273,25 +286,14 @@ class OverlapRecord(Frozen):
 
     def statistics(self) -> OverlapStatistics:
         """The counts alone, from which λ_t is computed for any r and α."""
-        return OverlapStatistics(tensors=self.tensors)
+        return OverlapStatistics.model_construct(tensors=self.tensors)
 
     def agent(self, model: str) -> AgentRecord:
         """The record of the agent of that name."""
         return next(agent for agent in self.agents if agent.model == model)
 
     def to_json(self) -> str:
-        """The record as JSON text: one line per field, and per item of a list of objects."""
-        return "{\n" + ",\n".join(_lines(self.model_dump(mode="json"))) + "\n}\n"
-
-
-def _lines(fields: dict[str, Any]) -> Iterator[str]:
-    for name, value in fields.items():
-        is_table = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
-        rows = ",\n  ".join(map(_one_line, value)) if is_table else ""
-        yield f' "{name}": ' + (f"[\n  {rows}\n ]" if is_table else _one_line(value))
-
-
-def _one_line(value: Any) -> str:
-    # Invisible characters occur in strings only, and are escaped there.
-    text = json.dumps(value, ensure_ascii=False)
-    return text if text.isprintable() else json.dumps(value)
+        """The record as JSON text, one line per field."""
+        fields = self.model_dump(mode="json", exclude=SUMS)
+        lines = (f' "{name}": {json.dumps(value)}' for name, value in fields.items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 
 from mergekit_ram.errors import one_line
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.columns import spanned
+from mergekit_ram.show.columns import settings_of
 from mergekit_ram.show.tables import agent_table
 from mergekit_ram.show.terminal import as_markdown
 from mergekit_ram.text import in_markdown, visible
@@ -30,11 +30,18 @@ tags:
 SECTION = """
 ## Overlap of the agents
 
-Merged by `{method}` of {package} {version} with {settings}. A parameter is active in an agent
-that changed it by more than ε, and unique where no other agent did.{origin}
-
+Merged by `{method}` of {package} {version} with {settings}.{source} A parameter is active in an
+agent that changed it by more than ε, and unique where no other agent did.{origin}
+{verdict}
 {table}
 {findings}"""
+SOURCES = {
+    "ram_directions": " It applies the table of [RAM](https://arxiv.org/abs/2601.13572) to "
+    "directions, by the criterion of [WUDI-Merging](https://arxiv.org/abs/2503.08099) in closed "
+    "form."
+}
+"""Of methods with more sources than mergekit's part of the card cites."""
+
 ORIGIN = "\nThe counts were taken before this merge, of the same models."
 CODE = "`"
 """Findings have words of a recipe in these; in a name they do no harm."""
@@ -67,17 +74,18 @@ def whole_card(write: Callable[[], str], record: OverlapRecord | None) -> str:
 
 def card_section(record: OverlapRecord) -> str:
     """What the model card says of the merge."""
-    settings = record.settings
-    named = {"ε": settings.epsilon, "r": settings.r, "α": settings.alpha, "ridge": settings.ridge}
-    given = [f"{name} = {spanned(value)}" for name, value in named.items() if value is not None]
+    settings = [f"{name} = {value}" for name, value in settings_of(record).items()]
     whole_names = {agent.model: agent.model for agent in record.agents}
+    lines = record.verdict.lines if record.verdict else ()
     findings = "".join(f"* {in_markdown(found.text, kept=CODE)}\n" for found in record.findings)
     return SECTION.format(
         method=record.merge_method,
         package=_package(),
         version=record.versions.mergekit_ram,
-        settings=", ".join(given),
+        settings=", ".join(settings),
+        source=SOURCES.get(record.merge_method, ""),
         origin=ORIGIN if record.counts_from else "",
+        verdict="".join(f"\n{in_markdown(line, kept=CODE)}" for line in lines) + "\n",
         table=as_markdown(agent_table(record, whole_names)),
         findings=f"\nFindings:\n\n{findings}" if findings else "",
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -50,20 +50,20 @@ FRAME_HEIGHT = 110
 # On a narrow screen each entry of a legend has a row.
 LEGEND_ROW_HEIGHT = 20
 
-# How far an axis reaches, as a factor: beyond the longest bar, whose number stands beside it,
-# beyond a line, and beyond the whole, so that a point there is not cut.
-ROOM_FOR_TEXT = 1.5
-ROOM_FOR_LINE = 1.05
+# Right of bars, for the number of the longest one.
+ROOM_FOR_TEXT = 70
+
 WHOLE_AXIS = 1.03
-MOST_STEPS = 5
+"""How far an axis of shares reaches, so that a point at 1 is not cut."""
+
+QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 
 
 @dataclass(frozen=True)
 class Panel:
     """A chart of the page.
 
-    With ``choices`` as many traces are seen at a time as belong ``together``, of those ordered by
-    the first choice, then by the second.
+    Of several ``choices`` one is seen at a time: the plot has as many traces of each, in order.
     """
 
     name: str
@@ -72,8 +72,7 @@ class Panel:
     """A sentence about this record."""
 
     min_width: int = 0
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    together: int = 1
+    choices: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -116,28 +115,37 @@ def _opaque(colour: tuple[int, int, int], opacity: float) -> str:
 
 
 def bar(
-    record: OverlapRecord, column: Column, colour: str | list[str], pattern: str | list[str] = ""
+    record: OverlapRecord,
+    column: Column,
+    colour: str | list[str],
+    pattern: str | list[str] = "",
+    origin: float = 0.0,
 ) -> Plot:
-    """A bar for each agent's figure, with its number and its 95 % interval.
+    """A bar for each agent's figure, with its number or its 95 % interval.
 
     Args:
         record: of the agents.
         column: of the figure.
         colour: of all bars, or of each.
         pattern: like the colour.
+        origin: the figure at which bars begin.
     """
-    values = [column.value(agent) for agent in record.agents]
+    values = [column.single(agent) for agent in record.agents]
     styles = styles_of(record)
     cells = list(zip(styles, record.agents, strict=True))
+    intervals = error_bars(values, [column.bounds(agent) for agent in record.agents])
     return {
         "type": "bar",
         "orientation": "h",
         "name": column.title,
-        "x": values,
+        # A base of its own keeps a bar from being stacked.
+        "base": origin or None,
+        "x": [None if value is None else value - origin for value in values],
         "y": [style.label for style in styles],
-        "text": [column.cell(agent).text for agent in record.agents],
+        # No number stands upon an interval.
+        "text": None if intervals else [column.cell(agent).text for agent in record.agents],
         "hovertext": [f"{style.model}<br>{column.words(agent)}" for style, agent in cells],
-        "error_x": error_bars(values, [column.bounds(agent) for agent in record.agents]),
+        "error_x": intervals,
         "marker": {
             "color": colour,
             "line": {"color": GUIDE, "width": 1},
@@ -146,44 +154,40 @@ def bar(
     }
 
 
-def bars(traces: Sequence[Plot], title: str, whole: float | None = None) -> Plot:
+def bars(traces: Sequence[Plot], xaxis: Plot, whole: float | None = None) -> Plot:
     """Horizontal bars with their numbers beside them, grouped by agent.
 
     Args:
         traces: made by ``bar``.
-        title: of the axis.
+        xaxis: plotly's.
         whole: where a line marks the whole.
     """
-    ends = [0.0]
-    for trace in traces:
-        above = (trace["error_x"] or {}).get("array", ())
-        reach = zip_longest(trace["x"], above, fillvalue=0.0)
-        ends += [value + more for value, more in reach if value is not None]
-        # No number stands upon an interval.
-        drawn = zip_longest(trace["text"], above, fillvalue=0.0)
-        trace["text"] = ["" if more else text for text, more in drawn]
-        trace["textposition"] = "outside"
-    low, high = min(ends), max(ends)
-    end = max(high * ROOM_FOR_TEXT, ROOM_FOR_LINE * (whole or 0.0)) or 1.0
-    start = low + (low - end) * (ROOM_FOR_TEXT - 1) if low < 0 else 0.0
     shapes = [] if whole is None else [upright(whole)]
-    return _bars(traces, len(traces), title, {"range": [start, end]}, shapes=shapes)
+    traces = [{**trace, "textposition": "outside"} for trace in traces]
+    room = {"shapes": shapes, "margin": {"r": ROOM_FOR_TEXT}}
+    return _bars(traces, len(traces), xaxis, **room)
 
 
 def stacked_bars(traces: Sequence[Plot], title: str) -> Plot:
     """Bars whose parts are shares of a whole, with their numbers on them."""
-    ticks = {"tickformat": ".0%", "tickvals": [0, 0.25, 0.5, 0.75, 1]}
-    return _bars(traces, 1, title, {"range": [0, WHOLE_AXIS], **ticks}, barmode="stack")
+    return _bars(traces, 1, shares(title, 1), barmode="stack")
 
 
-def _bars(traces: Sequence[Plot], beside: int, title: str, xaxis: Plot, **layout: Any) -> Plot:
+def shares(title: str, largest: float) -> Plot:
+    """An axis of shares from 0 to the whole, or a little beyond the largest one."""
+    end = min(WHOLE_AXIS, 1.1 * largest or 1.0)
+    ticks = {"tickvals": QUARTERS} if end > 0.5 else {"nticks": len(QUARTERS)}
+    return {"title": {"text": title}, "range": [0, end], "tickformat": ".3~%", **ticks}
+
+
+def _bars(traces: Sequence[Plot], beside: int, xaxis: Plot, **layout: Any) -> Plot:
     """Bars in groups of so many beside each other."""
     group = BAR_HEIGHT * beside + GROUP_GAP
     legend = LEGEND_ROW_HEIGHT * len(traces) if len(traces) > 1 else 0
     return plot(
         traces,
         FRAME_HEIGHT + group * len(traces[0]["y"]) + legend,
-        xaxis={"title": {"text": title}, **xaxis},
+        xaxis=xaxis,
         yaxis={"type": "category", "autorange": "reversed"},
         **layout,
     )
@@ -219,16 +223,6 @@ def heat(
     scale = {"zmin": 0, "zmax": top, "colorscale": ends, "showscale": False}
     text = {"texttemplate": "%{text}", "hoverinfo": "text"}
     return {"type": "heatmap", "x": x, "y": y, "z": z, **scale, **text, **more}
-
-
-def share_ticks(end: float) -> Plot:
-    """Ticks at round shares up to an axis' end or the whole, in at most five steps."""
-    end = min(1.0, end)
-    power = 10.0 ** math.floor(math.log10(end))
-    steps = [part * power for part in (0.1, 0.2, 0.25, 0.5, 1, 2)]
-    step = next(step for step in steps if end / step <= MOST_STEPS)
-    ticks = [round(step * number, 12) for number in range(int(end / step + 1e-9) + 1)]
-    return {"tickformat": ".3~%", "tickvals": ticks}
 
 
 def plot(traces: Sequence[Plot], height: int, **layout: Any) -> Plot:

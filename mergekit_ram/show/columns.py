@@ -9,16 +9,14 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from mergekit_ram.record.build import different
-from mergekit_ram.record.schema import Interval, Setting
+from mergekit_ram.record.layers import different
+from mergekit_ram.record.schema import Interval, OverlapRecord, Setting
 
 NOTHING = "–"
 INFINITE = "∞"
 
 LEAST_SHARE = 0.0001
 """Smaller shares are shown as less than this."""
-
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 Form = Callable[[float], str]
 
@@ -48,11 +46,6 @@ def setting(value: float) -> str:
     return f"{value:g}"
 
 
-def listed(value: Setting | None) -> str:
-    """All values of a setting."""
-    return ", ".join(map(setting, different(value)))
-
-
 def spanned(value: Setting | None, form: Form = setting) -> str:
     """A figure, or the range of several."""
     found = different(value)
@@ -61,10 +54,21 @@ def spanned(value: Setting | None, form: Form = setting) -> str:
 
 def degree(others: int) -> str:
     """By how many other agents a parameter was changed too."""
-    if others == 0:
-        return "alone"
-    number = NUMBERS[others] if others < len(NUMBERS) else str(others)
-    return f"with {number} other" + ("s" if others > 1 else "")
+    return f"with {others} other{'s' if others > 1 else ''}" if others else "alone"
+
+
+def settings_of(record: OverlapRecord) -> dict[str, str]:
+    """The merge's parameters that the method has, by the symbols that people write."""
+    settings = record.settings
+    found = {
+        "ε": settings.epsilon,
+        "scale": settings.scale,
+        "overlap_power": settings.overlap_power,
+        "r": settings.r,
+        "α": settings.alpha,
+        "ridge": settings.ridge,
+    }
+    return {name: spanned(value) for name, value in found.items() if value is not None}
 
 
 Bounds = Interval | tuple[()] | None
@@ -112,6 +116,11 @@ class Column:
             return Cell(self.missing)
         interval = None if bounds is None else tuple(map(self.form, bounds)) or (UNKNOWN,)
         return Cell(spanned(value, self.form), interval)
+
+    def single(self, part: Any) -> float | None:
+        """The figure, of which several by tensor have no place in a chart."""
+        value: Setting | None = self.value(part)
+        return None if isinstance(value, tuple) else value
 
     def words(self, part: Any) -> str:
         """Title, figure and interval of a part."""
@@ -165,8 +174,8 @@ RESCALE_EFFECT = figure(
     "share of its unique parameters whose stored value λ changes",
 )
 PAIRS = (
-    figure("both", "changed by both", count, "parameters that both agents changed"),
-    figure("jaccard", "Jaccard index", factor, "changed by both / changed by either, 0 to 1"),
+    figure("both", "both", count, "parameters that both agents changed"),
+    figure("jaccard", "Jaccard", factor, "index: changed by both / changed by either, 0 to 1"),
     figure("cosine", "cosine", factor, "of the two task vectors where both changed"),
     figure(
         "sign_conflicts",
@@ -175,10 +184,12 @@ PAIRS = (
         "share of these parameters that one agent raised and the other lowered",
     ),
 )
-RANK = figure("effective_rank", "effective rank", share, "share of input directions that it uses")
+RANK = figure(
+    "effective_rank", "rank", share, "effective rank: share of input directions that it uses"
+)
 GRAM_COSINE = figure(
     "gram_cosine",
-    "cosine of Grams",
+    "Gram cosine",
     factor,
     "cosine of the Gram matrices: 0 where they use other input directions, 1 the same",
 )

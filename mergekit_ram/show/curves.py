@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
 from mergekit_ram.overlap import DEFAULT_ALPHA, DEFAULT_R
-from mergekit_ram.record.build import different
-from mergekit_ram.record.schema import OverlapRecord, Setting
+from mergekit_ram.record.layers import different
+from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts, columns
 from mergekit_ram.show.charts import Panel, Plot, Style
-from mergekit_ram.show.columns import Bounds, Column
+from mergekit_ram.show.columns import Bounds
 
 # How far the axes of λ reach: at least, beyond the present value as a factor, and beyond the
-# largest finite ρ, from which on every curve is level.
+# largest finite ρ, from which on every curve is level, unless that is far away.
 LEAST_R = 0.3
 LEAST_ALPHA = 4.0
 BEYOND = 1.5
 BEYOND_RATIO = 1.05
+MOST_ALPHA = 40.0
 
-LONGEST_LINEAR = 40.0
-LOGARITHMIC_START = 0.1
 STEPS = 60
 
 HEIGHT = 340
-# By how much a curve is wider than one that lies upon it, in pixels.
-WIDER = 2
+# Of markers, and of those at the value in use, in pixels.
+MARKER, LARGE_MARKER = 8, 12
 
 # Of an axis: beyond what is drawn, as a share, and where all values are the same.
 ROOM = 0.08
@@ -45,23 +41,6 @@ OVER_EPSILON = (
 """Name, what is drawn, and what the axis reaches down to."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Points of one agent."""
-
-    agent: Style
-    x: Sequence[float]
-    y: Sequence[float | None]
-    intervals: Sequence[Bounds] = ()
-    mode: str = "lines+markers"
-    size: int = 8
-
-    @property
-    def heights(self) -> tuple[float | None, ...]:
-        """The same for curves that lie upon each other."""
-        return tuple(None if value is None else round(value, 6) for value in self.y)
-
-
 def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
     """A chart for each figure that depends on ε. Of one agent alone everything is unique."""
     found = sorted(record.thresholds or (), key=lambda threshold: threshold.epsilon)
@@ -72,59 +51,35 @@ def over_epsilon(record: OverlapRecord) -> Iterator[Panel]:
     ticks = {"tickvals": epsilons, "ticktext": [columns.setting(epsilon) for epsilon in epsilons]}
     for name, column, least in OVER_EPSILON if len(record.agents) > 1 else OVER_EPSILON[:1]:
         drawn = [
-            Curve(
+            curve(
                 style,
                 epsilons,
-                [_single(column, threshold.agents[place]) for threshold in positive],
+                [column.single(threshold.agents[place]) for threshold in positive],
                 [column.bounds(threshold.agents[place]) for threshold in positive],
             )
             for place, style in enumerate(charts.styles_of(record))
         ]
-        values = [value for curve in drawn for value in curve.y if value is not None]
+        values = [value for trace in drawn for value in trace["y"] if value is not None]
         if not values:
             continue
         yield Panel(
             name,
-            drawn_curves(
+            curves(
                 drawn,
                 {"type": "log", "title": {"text": "ε"}, **ticks},
-                {"title": {"text": column.title}, **_axis(column, [least, *values])},
+                charts.shares(column.title, max(values))
+                if column.form is columns.share
+                else {"title": {"text": column.title}, "range": span([least, *values])},
                 marked or None,
             ),
-            (ZERO_NOTE if len(positive) < len(found) else "") + coinciding(drawn),
+            ZERO_NOTE if len(positive) < len(found) else "",
         )
-
-
-def _axis(column: Column, values: Sequence[float]) -> Plot:
-    if column.form is not columns.share:
-        return {"range": span(values)}
-    end = min(charts.WHOLE_AXIS, 1.1 * max(values)) or 1.0
-    return {"range": [0, end], **charts.share_ticks(end)}
 
 
 def span(values: Sequence[float]) -> list[float]:
     """The ends of an axis, with room around what is drawn."""
     room = ROOM * max(max(values) - min(values), LEAST_SPAN)
     return [min(values) - room, max(values) + room]
-
-
-def _single(column: Column, part: Any) -> float | None:
-    """A figure, of which several by tensor have no place on a curve."""
-    value: Setting | None = column.value(part)
-    return None if isinstance(value, tuple) else value
-
-
-def coinciding(found: Sequence[Curve]) -> str:
-    """Names the curves that lie upon each other."""
-    groups: dict[tuple[float | None, ...], list[str]] = {}
-    for curve in found:
-        if any(height is not None for height in curve.heights):
-            groups.setdefault(curve.heights, []).append(html.unescape(curve.agent.label))
-    return "".join(
-        f" The curves of {', '.join(first)} and {last} coincide."
-        for *first, last in groups.values()
-        if first
-    )
 
 
 def rescale(ratio: float | None, r: float, alpha: float) -> float:
@@ -150,11 +105,11 @@ def over_settings(record: OverlapRecord) -> Iterator[Panel]:
             f"r = {r:g} and α = {alpha:g}."
         )
     largest = max(agent.overlap_unique_ratio or 0.0 for agent in record.agents)
-    end = max(LEAST_ALPHA, BEYOND * alpha, BEYOND_RATIO * largest)
+    end = max(LEAST_ALPHA, BEYOND * alpha, min(BEYOND_RATIO * largest, MOST_ALPHA))
     over_r = _over(record, "r", r, max(LEAST_R, BEYOND * r), lambda p, x: rescale(p, x, alpha))
     over_alpha = _over(record, "α", alpha, end, lambda p, x: rescale(p, r, x))
-    yield replace(over_r, name="rescale-r", note=f"Here α = {alpha:g}.{note}{over_r.note}")
-    yield replace(over_alpha, name="rescale-alpha", note=f"Here r = {r:g}.{note}{over_alpha.note}")
+    yield Panel("rescale-r", over_r, f"Here α = {alpha:g}.{note}")
+    yield Panel("rescale-alpha", over_alpha, f"Here r = {r:g}.{note}")
 
 
 def _over(
@@ -163,67 +118,62 @@ def _over(
     present: float,
     end: float,
     factor: Callable[[float | None, float], float],
-) -> Panel:
+) -> Plot:
     """λ over one setting up to an end; ``factor`` takes ρ and the setting."""
-    is_far = end > LONGEST_LINEAR
-    start = LOGARITHMIC_START if is_far else 0.0
-    parts = [step / STEPS for step in range(STEPS + 1)]
-    steps = [start * (end / start) ** part if is_far else end * part for part in parts]
-    grid = sorted({present, *steps})
-    lines, marks = [], []
-    for style, agent in zip(charts.styles_of(record), record.agents, strict=True):
-        ratio = agent.overlap_unique_ratio
-        at_present = [factor(ratio, present)]
-        lines.append(Curve(style, grid, [factor(ratio, x) for x in grid], mode="lines"))
-        marks.append(Curve(style, [present], at_present, mode="markers", size=12))
-    values = [value for line in lines for value in line.y if value is not None]
-    ends = [math.log10(start), math.log10(end)] if is_far else [start, end]
-    plot = drawn_curves(
-        [*lines, *marks],
-        {"title": {"text": symbol}, "type": "log" if is_far else "linear", "range": ends},
-        {"title": {"text": "λ"}, "range": span([1.0, *values])},
+    grid = sorted({present, *(end * step / STEPS for step in range(STEPS + 1))})
+    sizes = [LARGE_MARKER if x == present else 0 for x in grid]
+    drawn = [
+        curve(style, grid, [factor(agent.overlap_unique_ratio, x) for x in grid], sizes=sizes)
+        for style, agent in zip(charts.styles_of(record), record.agents, strict=True)
+    ]
+    return curves(
+        drawn,
+        {"title": {"text": symbol}, "range": [0, end]},
+        {
+            "title": {"text": "λ"},
+            "range": span([1.0, *(value for trace in drawn for value in trace["y"])]),
+        },
         present,
     )
-    return Panel(symbol, plot, coinciding(lines))
 
 
-def drawn_curves(found: Sequence[Curve], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
-    """Curves of the agents; where some coincide, the first is the widest.
+def curve(
+    agent: Style,
+    x: Sequence[float],
+    y: Sequence[float | None],
+    intervals: Sequence[Bounds] = (),
+    sizes: int | Sequence[int] = MARKER,
+) -> Plot:
+    """Points of one agent and a line through them; sizes are of all markers, or of each."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": agent.label,
+        "x": x,
+        "y": y,
+        "error_y": charts.error_bars(y, intervals),
+        "line": {"color": agent.colour, "dash": agent.dash},
+        "marker": {
+            "color": agent.colour,
+            "symbol": agent.symbol,
+            "size": sizes,
+            "line": {"color": charts.GUIDE, "width": 1},
+        },
+    }
+
+
+def curves(traces: Sequence[Plot], xaxis: Plot, yaxis: Plot, marked: float | None) -> Plot:
+    """Curves of the agents.
 
     Args:
-        found: the curves, and single points.
+        traces: made by ``curve``.
         xaxis: plotly's.
         yaxis: plotly's.
         marked: the value in use, which a line marks.
     """
-    heights = [curve.heights for curve in found]
-    traces = [
-        {
-            "type": "scatter",
-            "name": curve.agent.label,
-            "legendgroup": curve.agent.label,
-            "showlegend": "lines" in curve.mode,
-            "mode": curve.mode,
-            "x": curve.x,
-            "y": curve.y,
-            "error_y": charts.error_bars(curve.y, curve.intervals),
-            "line": {
-                "color": curve.agent.colour,
-                "dash": curve.agent.dash,
-                "width": 2 + WIDER * heights[place + 1 :].count(curve.heights),
-            },
-            "marker": {
-                "color": curve.agent.colour,
-                "symbol": curve.agent.symbol,
-                "size": curve.size,
-                "line": {"color": charts.GUIDE, "width": 1},
-            },
-        }
-        for place, curve in enumerate(found)
-    ]
     return charts.plot(
         traces,
-        HEIGHT + charts.LEGEND_ROW_HEIGHT * sum("lines" in curve.mode for curve in found),
+        HEIGHT + charts.LEGEND_ROW_HEIGHT * len(traces),
         shapes=[] if marked is None else [charts.upright(marked)],
         xaxis=xaxis,
         yaxis=yaxis,

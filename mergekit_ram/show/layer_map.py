@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from mergekit_ram.record.build import Place
+from mergekit_ram.record.layers import Place
 from mergekit_ram.record.schema import OverlapRecord
 from mergekit_ram.show import charts
 from mergekit_ram.show.charts import Panel, Plot
 
-ORDER = (
-    *("embed", "wte", "wpe"),
-    *("input_layernorm", "ln_1", "q_proj", "q_norm", "k_proj", "k_norm", "v_proj"),
-    *("c_attn", "query", "o_proj", "attn", "attention."),
-    *("post_attention_layernorm", "pre_feedforward_layernorm", "ln_2", "router", "mlp.gate."),
-    *("gate_proj", "gate_up", "up_proj", "c_fc", "down_proj", "mlp", "experts"),
-    "post_feedforward_layernorm",
-)
-"""Words in the names of modules, in the order of a transformer's layer."""
-
-LAST = ("norm", "ln_f", "lm_head")
-
 OUTSIDE = "outside layers"
 """The row of tensors without a layer."""
 
-# Agents whose maps are seen at once; of more, one is chosen.
-MOST_MULTIPLES = 8
 MOST_IN_A_ROW = 4
 # Maps in a row whose cells have room for digits.
 MOST_WITH_DIGITS = 3
 
-ROOM_FOR_ROWS = 1200
-LARGEST_ROW = 22
-SMALLEST_ROW = 8
+ROW_HEIGHT = 16
 NAMES_HEIGHT = 150
 TITLE_HEIGHT = 36
 NAMES_WIDTH = 130
@@ -99,7 +83,7 @@ class LayerMap:
                     cell.unique += found.unique
         return cls(
             tuple(dict.fromkeys(_row(place, len(stacks)) for place in (*ordered, *outer))),
-            (*_in_model_order(inner), *_in_model_order(outer)),
+            tuple(dict.fromkeys(place.module for place in (*inner, *outer))),
             cells,
         )
 
@@ -117,58 +101,34 @@ def _row(place: Place, stacks: int) -> str:
     return place.layer if stacks > 1 else str(place.number)
 
 
-def _in_model_order(places: Iterable[Place]) -> list[str]:
-    """Modules as a token meets them; files list them by the alphabet."""
-    return sorted(dict.fromkeys(place.module for place in places), key=_rank)
-
-
-def _rank(module: str) -> float:
-    """The place of the first known word in a module's name; others stay in the middle."""
-    known = (place for place, word in enumerate((*ORDER, *LAST)) if word in module)
-    return next(known, len(ORDER) - 0.5)
-
-
 def layer_map(record: OverlapRecord) -> Panel:
     """The agents' maps beside each other, of one quantity at a time and on one scale."""
     sums, styles = LayerMap.of(record), charts.styles_of(record)
     models = [agent.model for agent in record.agents]
     # Of one agent alone everything is unique.
     quantities = list(QUANTITIES) if len(models) > 1 else list(QUANTITIES)[:1]
-    several = len(models) <= MOST_MULTIPLES
-    together = len(models) if several else 1
-    across = min(together, MOST_IN_A_ROW)
-    down = -(-together // across)
-    # The page's first choice changes the slowest.
-    shown = [(place, title) for title in quantities for place in range(len(models))]
-    choices = {"quantity": quantities} if len(quantities) > 1 else {}
-    if not several:
-        shown.sort()
-        choices = {"agent": models, **choices}
+    across = min(len(models), MOST_IN_A_ROW)
+    down = -(-len(models) // across)
     traces = [
-        _trace(sums, models[place], title, place % together, across) | {"name": styles[place].label}
-        for place, title in shown
+        _trace(sums, model, title, place, across)
+        | {"name": styles[place].label, "visible": title == quantities[0]}
+        for title in quantities
+        for place, model in enumerate(models)
     ]
-    for trace in traces[together:]:
-        trace["visible"] = False
     axis = {"type": "category", "showgrid": False}
-    line = min(LARGEST_ROW, max(SMALLEST_ROW, ROOM_FOR_ROWS // (down * len(sums.rows))))
+    layers = {**axis, "autorange": "reversed", "title": {"text": "layer"}}
     plot = charts.plot(
         traces,
-        NAMES_HEIGHT + (line * len(sums.rows) + TITLE_HEIGHT) * down,
+        NAMES_HEIGHT + (ROW_HEIGHT * len(sums.rows) + TITLE_HEIGHT) * down,
         grid={"rows": down, "columns": across, "pattern": "coupled", "xgap": 0.02, "ygap": 0.2},
         margin={"t": TITLE_HEIGHT},
-        annotations=[_title(style.label, place, across) for place, style in enumerate(styles)]
-        if several
-        else [],
+        annotations=[_title(style.label, place, across) for place, style in enumerate(styles)],
+        **{f"xaxis{place}": {**axis, "tickangle": -60} for place in range(1, across + 1)},
+        **{f"yaxis{place}": layers for place in range(1, down + 1)},
     )
-    for place in range(1, across + 1):
-        plot["layout"][f"xaxis{place}"] = {**axis, "tickangle": -60}
-    for place in range(1, down + 1):
-        layers = {"autorange": "reversed", "title": {"text": "layer"}}
-        plot["layout"][f"yaxis{place}"] = {**axis, **layers}
     width = DIGITS_WIDTH if across <= MOST_WITH_DIGITS else CELL_WIDTH
     width = NAMES_WIDTH + width * len(sums.modules) * across
-    return Panel("layers", plot, min_width=width, choices=choices, together=together)
+    return Panel("layers", plot, min_width=width, choices=quantities)
 
 
 def _trace(sums: LayerMap, model: str, title: str, place: int, across: int) -> Plot:

@@ -5,8 +5,7 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const figures = [...document.querySelectorAll("figure")].map((figure) => ({
     plot: figure.querySelector(".plot"),
-    together: Number(figure.querySelector(".plot").dataset.together),
-    selects: [...figure.querySelectorAll("select")],
+    select: figure.querySelector("select"),
     description: JSON.parse(figure.querySelector("script").textContent),
   }));
 
@@ -55,26 +54,23 @@
     return { data, layout };
   }
 
-  // The traces of a figure with choices are ordered by the first choice, then by the second.
-  function choose({ selects, together, description }) {
-    const chosen = selects.reduce(
-      (index, select) => index * select.options.length + select.selectedIndex,
-      0,
-    );
+  // A figure with choices has the traces of the first one, then as many of the second.
+  function choose({ select, description }) {
+    const each = description.data.length / select.options.length;
     description.data.forEach((trace, index) => {
-      trace.visible = Math.floor(index / together) === chosen;
+      trace.visible = Math.floor(index / each) === select.selectedIndex;
     });
   }
 
   function draw(figure) {
-    const { plot, selects, description } = figure;
-    if (selects.length) choose(figure);
+    const { plot, select, description } = figure;
+    if (select) choose(figure);
     const layout = { ...description.layout, template: template() };
     return Plotly.react(plot, [...description.data], layout, CONFIG);
   }
 
   for (const figure of figures) {
-    for (const select of figure.selects) select.addEventListener("change", () => draw(figure));
+    if (figure.select) figure.select.addEventListener("change", () => draw(figure));
   }
   dark.addEventListener("change", () => figures.forEach(draw));
   Promise.all(figures.map(draw)).then(() => {

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import working
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show import columns, tables
-from mergekit_ram.show.panels import panels
-from mergekit_ram.show.tables import Table
+from mergekit_ram.show import charts, columns
+from mergekit_ram.show.charts import Panel, bar, plain
+from mergekit_ram.show.columns import Column
+from mergekit_ram.show.curves import over_epsilon, over_settings
+from mergekit_ram.show.layer_map import layer_map
+from mergekit_ram.show.tables import (
+    Table,
+    agent_names,
+    agent_tables,
+    degree_column,
+    degrees,
+    facts,
+    kept_columns,
+    known,
+    pair_tables,
+    threshold_tables,
+)
+
+CELL_WIDTH = 82
+NUMBERS_WIDTH = 40
 
 
 def write_page(record: OverlapRecord, path: str | Path) -> None:
@@ -23,13 +41,8 @@ def write_page(record: OverlapRecord, path: str | Path) -> None:
         InputError: the file cannot be written.
     """
     page = render_page(record)
-    try:
+    with working(f"writing {path}"):
         Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be written: {error.strerror or error}. Name a file in a folder that "
-            "exists and has room."
-        ) from None
 
 
 def render_page(record: OverlapRecord) -> str:
@@ -43,10 +56,9 @@ def render_page(record: OverlapRecord) -> str:
     )
     return templates.get_template("page.html.j2").render(
         record=record,
-        facts=_facts(record),
-        missing=_missing(record),
-        agent_tables=list(tables.agent_tables(record)),
-        further_tables=[*tables.pair_tables(record), *tables.threshold_tables(record)],
+        facts=facts(record),
+        agent_tables=list(agent_tables(record)),
+        further_tables=[*pair_tables(record), *threshold_tables(record)],
         sections=panels(record),
         library=_library(),
         meanings=_meanings,
@@ -65,34 +77,97 @@ def _library() -> str:
     return gzip.decompress(packed).decode()
 
 
-def _facts(record: OverlapRecord) -> dict[str, str]:
-    """What was merged or inspected, with which settings, by which programs."""
-    settings, versions = record.settings, record.versions
-    facts = {
-        "base": record.base,
-        "parameters": columns.count(record.parameters),
-        "method": record.merge_method,
-        "ε": columns.listed(record.epsilon),
-        "r": columns.listed(settings.r),
-        "α": columns.listed(settings.alpha),
-        "scale": columns.listed(settings.scale),
-        "overlap_power": columns.listed(settings.overlap_power),
-        "ridge": columns.listed(settings.ridge),
-        "out_dtype": record.out_dtype,
-        "seconds": f"{record.seconds:,.1f}",
-        "versions": f"mergekit-ram {versions.mergekit_ram}, mergekit {versions.mergekit}, "
-        f"torch {versions.torch}",
+def panels(record: OverlapRecord) -> dict[str, list[Panel]]:
+    """All that the record has figures for, by the heading of their section."""
+    found = {
+        "What each agent changed": [_density(record), *_overlap_degree(record)],
+        "Where two agents meet": [*_pairs(record), *_directions(record)],
+        "Where in the model": [layer_map(record)],
+        "Does ε matter?": [*over_epsilon(record)],
+        "Do r and α matter?": [*over_settings(record)],
+        "What a merge keeps": [*_retained(record), *_realised(record)],
     }
-    names = tables.agent_names(record)
-    short = {f"agent {name}": model for model, name in names.items() if name != model}
-    return {name: text for name, text in (facts | short).items() if text}
+    return {title: section for title, section in found.items() if section}
 
 
-def _missing(record: OverlapRecord) -> list[str]:
-    """Figures that the record lacks."""
-    known = {
-        "overlaps of pairs": record.pairwise is not None,
-        "other values of ε": record.thresholds is not None,
-        "what is kept of each update": any(agent.retained is not None for agent in record.agents),
+def _density(record: OverlapRecord) -> Panel:
+    styles = charts.styles_of(record)
+    colours, patterns = [s.colour for s in styles], [s.pattern for s in styles]
+    axis = charts.shares("active / parameters", max(agent.density for agent in record.agents))
+    return Panel("density", charts.bars([bar(record, columns.DENSITY, colours, patterns)], axis))
+
+
+def _overlap_degree(record: OverlapRecord) -> Iterator[Panel]:
+    # Of one agent alone everything is unique.
+    if len(record.agents) > 1:
+        colours = charts.shades(charts.DEGREES, degrees(record))
+        traces = [bar(record, degree_column(k), colour) for k, colour in enumerate(colours)]
+        yield Panel("overlap-degree", charts.stacked_bars(traces, "share of its active parameters"))
+
+
+def _pairs(record: OverlapRecord) -> Iterator[Panel]:
+    both, jaccard, *_ = columns.PAIRS
+    top = max((pair.jaccard or 0.0 for pair in record.pairwise or ()), default=0.0)
+    yield from _matrix(record, "pairs", [jaccard, both], columns.PAIRS, top or 1.0)
+
+
+def _directions(record: OverlapRecord) -> Iterator[Panel]:
+    grams = [columns.GRAM_COSINE]
+    if known(grams, record.pairwise or ()):
+        yield from _matrix(record, "directions", grams, grams, 1.0)
+
+
+def _matrix(
+    record: OverlapRecord, name: str, shown: Sequence[Column], told: Sequence[Column], top: float
+) -> Iterator[Panel]:
+    """A matrix of the agents, which are numbered in it; nothing where pairs are unknown.
+
+    Args:
+        record: of the agents.
+        name: of the panel.
+        shown: in a cell, the first one as its colour too.
+        told: at the pointer.
+        top: the value of the strongest colour.
+    """
+    cells = {
+        frozenset((pair.first, pair.second)): (
+            shown[0].value(pair),
+            "<br>".join(column.cell(pair).text for column in shown),
+            "<br>".join(
+                map(plain, (pair.first, pair.second, *(column.words(pair) for column in told)))
+            ),
+        )
+        for pair in record.pairwise or ()
     }
-    return [name for name, is_known in known.items() if not is_known]
+    if cells:
+        names = agent_names(record)
+        numbered = (f"{number} = {short}" for number, short in enumerate(names.values(), start=1))
+        width = NUMBERS_WIDTH + CELL_WIDTH * len(names)
+        plot = charts.matrix(list(names), cells, top)
+        yield Panel(name, plot, "Here " + ", ".join(numbered) + ".", min_width=width)
+
+
+def _retained(record: OverlapRecord) -> Iterator[Panel]:
+    """Bars per agent and way to merge; nothing where the record has no energies."""
+    shown = kept_columns(record)
+    colours = charts.shades(charts.METHODS, len(columns.KEPT))[::-1]
+    traces = [
+        bar(record, column, colour, pattern)
+        for column, colour, pattern in zip(columns.KEPT, colours, charts.PATTERNS, strict=False)
+        if column in shown
+    ]
+    if traces:
+        yield Panel("retained", charts.bars(traces, {"title": {"text": "kept"}}, whole=1.0))
+
+
+def _realised(record: OverlapRecord) -> Iterator[Panel]:
+    """λ as meant and as the output dtype stores it; nothing where it was not stored, or λ is 1."""
+    stored = columns.figure("realised_rescale", "as stored", columns.factor, "")
+    meant = replace(columns.RESCALE, title="as meant")
+    if known([stored], record.agents) and any(agent.rescale != 1 for agent in record.agents):
+        first, second = charts.shades(charts.FACTORS, 2)
+        traces = [
+            bar(record, meant, first, origin=1.0),
+            bar(record, stored, second, "/", origin=1.0),
+        ]
+        yield Panel("realised", charts.bars(traces, {"title": {"text": "λ"}}))

@@ -57,7 +57,6 @@ def tables(record: OverlapRecord) -> Iterator[Table]:
     """All that the record has figures for, in the order of reading."""
     yield from agent_tables(record)
     yield from pair_tables(record)
-    yield from direction_tables(record)
     yield _top(record, "Tensors with the most change", columns.TENSOR, record.tensors)
     yield _top(record, "Layers with the most change", columns.LAYER, record.layers)
     yield from threshold_tables(record)
@@ -69,11 +68,29 @@ def agent_names(record: OverlapRecord) -> dict[str, str]:
     return dict(zip(models, labels(models), strict=True))
 
 
+def facts(record: OverlapRecord) -> dict[str, str]:
+    """What was merged or inspected, with which settings, by which programs."""
+    versions = record.versions
+    return {
+        "method": record.merge_method,
+        "base": record.base,
+        **{f"agent {name}": model for model, name in agent_names(record).items()},
+        "parameters": columns.count(record.parameters),
+        **columns.settings_of(record),
+        "out_dtype": record.out_dtype,
+        "seconds": f"{record.seconds:,.1f}",
+        "versions": f"mergekit-ram {versions.mergekit_ram}, mergekit {versions.mergekit}, "
+        f"torch {versions.torch}",
+    }
+
+
 def agent_tables(record: OverlapRecord) -> Iterator[Table]:
     """A row per agent: what it changed, with how many others, and what the merge keeps."""
     names = agent_names(record)
     yield agent_table(record, names)
-    yield degree_table(record, names)
+    by_degree = map(degree_column, range(degrees(record)))
+    heading = "How many others changed the same parameters"
+    yield _table(record, heading, record.agents, _agent(names), *by_degree)
     rounded = columns.figure(
         "realised_rescale",
         f"λ in {record.out_dtype}",
@@ -81,10 +98,9 @@ def agent_tables(record: OverlapRecord) -> Iterator[Table]:
         "what is left of λ when the output is rounded",
     )
     figures = (*kept_columns(record), columns.WHOLE_RESCALE, rounded, columns.RESCALE_EFFECT)
-    known = [column for column in figures if is_known(record, column)]
-    if known:
-        heading = "What the merge keeps of its update (1 = whole)"
-        yield _table(record, heading, record.agents, _agent(names), *known)
+    if found := known(figures, record.agents):
+        heading = "What a merge keeps of its update (1 = whole; no forecast of accuracy)"
+        yield _table(record, heading, record.agents, _agent(names), *found)
 
 
 def agent_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
@@ -95,6 +111,7 @@ def agent_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
         names: of the agents, by their models.
     """
     has_weights = any(agent.weight != 1 for agent in record.agents)
+    is_weighed = record.settings.ridge is None  # else the method has no λ
     return _table(
         record,
         "What each agent changed",
@@ -105,16 +122,8 @@ def agent_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
         columns.UNIQUE,
         columns.SHARED,
         columns.RATIO,
-        columns.RESCALE,
-        columns.CLIPPED,
-    )
-
-
-def degree_table(record: OverlapRecord, names: Mapping[str, str]) -> Table:
-    """Per agent, the shares of its active parameters by the number of other agents."""
-    found = map(degree_column, range(degrees(record)))
-    return _table(
-        record, "Of its changed parameters, changed by", record.agents, _agent(names), *found
+        *([columns.RESCALE, columns.CLIPPED] if is_weighed else []),
+        *known([columns.RANK], record.agents),
     )
 
 
@@ -143,20 +152,18 @@ def _degree_share(agent: AgentRecord, others: int) -> float | None:
 
 def kept_columns(record: OverlapRecord) -> list[Column]:
     """What each way to merge keeps, and the configured one where it is none of the others."""
-    known = {column: values(record, column) for column in columns.KEPT if is_known(record, column)}
-    configured = known.pop(columns.CONFIGURED, None)
-    is_own = configured is not None and configured not in known.values()
-    return [*known, *([columns.CONFIGURED] if is_own else [])]
+    values = {
+        column: [column.value(agent) for agent in record.agents]
+        for column in known(columns.KEPT, record.agents)
+    }
+    configured = values.pop(columns.CONFIGURED, None)
+    is_own = configured is not None and configured not in values.values()
+    return [*values, *([columns.CONFIGURED] if is_own else [])]
 
 
-def values(record: OverlapRecord, column: Column) -> list[Any]:
-    """The values of a column of the agents."""
-    return [column.value(agent) for agent in record.agents]
-
-
-def is_known(record: OverlapRecord, column: Column) -> bool:
-    """Whether any agent has a value in a column."""
-    return any(value is not None for value in values(record, column))
+def known(found: Sequence[Column], parts: Sequence[Any]) -> list[Column]:
+    """The columns that have a value for any of the parts."""
+    return [column for column in found if any(column.value(part) is not None for part in parts)]
 
 
 def pair_tables(record: OverlapRecord) -> Iterator[Table]:
@@ -167,35 +174,9 @@ def pair_tables(record: OverlapRecord) -> Iterator[Table]:
     first = columns.name("agent", columns.AGENT, lambda pair: names[pair.first])
     second = columns.name("and", "the other agent", lambda pair: names[pair.second])
     ranked = sorted(record.pairwise, key=lambda pair: -(pair.jaccard or 0.0))
-    found = _table(record, "Where two agents meet", ranked, first, second, *columns.PAIRS)
+    figures = known([*columns.PAIRS, columns.GRAM_COSINE], ranked)
+    found = _table(record, "Where two agents meet", ranked, first, second, *figures)
     yield replace(found, most=MOST_PAIRS)
-
-
-def direction_tables(record: OverlapRecord) -> Iterator[Table]:
-    """How many directions each agent uses, and which it shares; nothing where unknown."""
-    if not is_known(record, columns.RANK):
-        return
-    names = agent_names(record)
-    cosines = {
-        frozenset((pair.first, pair.second)): pair.gram_cosine for pair in record.pairwise or ()
-    }
-    others = [
-        replace(
-            columns.GRAM_COSINE,
-            title=f"with {short}",
-            value=partial(_cosine, cosines, model),
-            bounds=columns.no_bounds,
-        )
-        for model, short in names.items()
-    ]
-    heading = "Which directions of the input they use"
-    yield _table(record, heading, record.agents, _agent(names), columns.RANK, *others)
-
-
-def _cosine(
-    cosines: Mapping[frozenset[str], float | None], other: str, agent: AgentRecord
-) -> float | None:
-    return cosines.get(frozenset((agent.model, other)))
 
 
 def threshold_tables(record: OverlapRecord) -> Iterator[Table]:

@@ -28,12 +28,18 @@ def as_text(record: OverlapRecord) -> str:
     width = max(NARROWEST, shutil.get_terminal_size().columns)
     wrapped = partial(textwrap.fill, width=width, break_long_words=False, break_on_hyphens=False)
     blocks = ["\n".join(wrapped(visible(line), subsequent_indent="  ") for line in _head(record))]
+    if record.verdict is not None:
+        lines = [f"  {visible(line)}" for line in record.verdict.lines]
+        blocks.append(_listed("Verdict", lines, wrapped))
     blocks += [_folded(table, width) for table in tables(record)]
     if record.findings:
-        texts = [visible(finding.text) for finding in record.findings]
-        items = [wrapped(f"  * {text}", subsequent_indent="    ") for text in texts]
-        blocks.append("\n".join(["Findings", *items]))
+        items = [f"  * {visible(finding.text)}" for finding in record.findings]
+        blocks.append(_listed("Findings", items, wrapped))
     return "\n\n".join(blocks) + "\n"
+
+
+def _listed(heading: str, items: Sequence[str], wrapped: Callable[..., str]) -> str:
+    return "\n".join([heading, *(wrapped(item, subsequent_indent="    ") for item in items)])
 
 
 def as_markdown(table: Table) -> str:

@@ -14,34 +14,37 @@ neither                alone      begins or resumes, does all units and makes th
 
 from __future__ import annotations
 
-import itertools
 import logging
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mergekit.graph import Task
 from mergekit.merge import run_merge
-from mergekit.tokenizer import TokenizerInfo
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.errors import InputError
+from mergekit_ram.models.groups import run_loading
 from mergekit_ram.plan.folder import MARKS, check_output, lock_folder, remove_earlier_model
 from mergekit_ram.plan.writing import writing_to
 from mergekit_ram.progress import progress_in_bytes
-from mergekit_ram.record.schema import RECORD_NAME
-from mergekit_ram.units.cut import Kind, PlannedUnits, Unit, cut
-from mergekit_ram.units.engines import run_here, run_in_processes, run_on_ray
-from mergekit_ram.units.finish import Finisher, check_is_finished
-from mergekit_ram.units.folder import ADAPTERS, WORK_FOLDER, WorkFolder
-from mergekit_ram.units.identity import named_folders
-from mergekit_ram.units.job import MergeJob, Worker, manifest_of, plan_of, without_trace
+from mergekit_ram.record.check import read_record
+from mergekit_ram.record.contents import written_files
+from mergekit_ram.record.merge import settings_record
+from mergekit_ram.record.schema import RECORD_NAME, WORK_FOLDER
+from mergekit_ram.units.engines import Engine, engine_of
+from mergekit_ram.units.folder import ADAPTERS, is_unfinished, remove_work, unfinished_merge
+from mergekit_ram.units.job import MergeJob, Worker, without_trace
+from mergekit_ram.units.manifest import Kind, Unit, by_model, first_difference, named_parts
 
 LOG = logging.getLogger("mergekit_ram")
 
-TITLES: dict[Kind, str] = {"count": "Counting overlaps", "shard": "Merging"}
+STEPS: dict[Kind, str] = {"count": "counting", "shard": "merging"}
+
+# mergekit writes it beside a model.
+CONFIGURATION = "mergekit_config.yml"
 
 
 def merge(job: MergeJob) -> bool:
@@ -55,189 +58,186 @@ def merge(job: MergeJob) -> bool:
             another process is at work in it; with ``job.units`` or ``job.finalise`` a finished
             model of another merge lies in it, and is not replaced.
     """
-    if job.finalise and job.restart:
+    if job.finalise and (job.restart or job.units is not None):
         raise InputError(
-            "--finalise uses finished units, and --restart throws them away: leave out one of them."
+            "--finalise uses finished units: it does none (--units) and throws none away "
+            "(--restart). Leave out one of the two."
         )
     is_part = job.units is not None or job.finalise
-    lock = lock_folder(job.out_path, shared=job.is_shared, waits=is_part)
-    try:
-        if is_part and not job.restart and not job.work.exists:
-            is_finished = _is_finished(job)
-            if is_finished or job.finalise:
-                return is_finished
+    with lock_folder(job.out_path, shared=job.is_shared, waits=is_part):
+        if is_part and not job.restart and not is_unfinished(job.out_path):
+            if any(Path(job.out_path, mark).is_file() for mark in MARKS):
+                _check_finished(job)
+                return True
+            if job.finalise:
+                raise InputError(
+                    f"output folder {job.out_path}: no unfinished merge lies in it. Begin one by "
+                    "the same command without --finalise, or give its folder."
+                )
         if job.units is not None:
-            _Driver(job).do_units(plan_of(job), job.units)
-            return not job.work.exists
-        with execution.executed_by(_Driver(job).execute):
+            _do(Worker(job))
+            return not is_unfinished(job.out_path)
+        with host.executed_by(partial(_execute, job)):
             run_merge(job.config, job.out_path, job.options, job.configuration)
-        job.work.remove()
+        remove_work(job.out_path)
         shutil.rmtree(Path(job.out_path, ADAPTERS), ignore_errors=True)
         return True
-    finally:
-        lock.close()
 
 
-def _is_finished(job: MergeJob) -> bool:
-    """Whether this merge is finished in a folder in which no merge is unfinished.
+def _execute(job: MergeJob, targets: Sequence[Task[Any]]) -> Iterator[tuple[Any, Any]]:
+    """All of a merge, in place of mergekit's executor.
+
+    Yields:
+        The task that builds a tokenizer, and its value, where there is one.
+    """
+    worker = Worker(job, targets)
+    _do(worker)
+    if worker.tokenizer_task is not None:
+        yield worker.tokenizer_task, run_loading(worker.tokenizer_task, worker.tokenizers)
+    with writing_to(job.out_path):
+        worker.recorder.inputs.check_unchanged()
+        if worker.counter.statistics is None:
+            worker.counter.complete(worker.statistics.tensors)
+        worker.work.finish()
+        worker.recorder.write(job.out_path)
+
+
+def _do(worker: Worker) -> None:
+    """Do those of the units that a job asks for that are not done."""
+    job, work, units = worker.job, worker.work, worker.work.manifest.units
+    numbers = job.units or range(len(units))
+    asked = [unit for unit in units if unit.number in numbers]
+    if not asked:
+        # The last task of an array may have nothing to do.
+        LOG.warning(
+            "--units %d:%d: nothing to do, the merge has %d units, numbered from 0",
+            numbers.start,
+            numbers.stop,
+            len(units),
+        )
+        return
+    _begin(worker, asked)
+    lacking = work.lacking(asked)
+    if job.finalise:
+        work.check_done([unit.number for unit in lacking])
+    if job.units is None and len(lacking) < len(asked):
+        done = len(asked) - len(lacking)
+        LOG.warning("resuming: %d of %d units were finished earlier", done, len(asked))
+    if not lacking:
+        return
+    with engine_of(worker, len(lacking)) as engine:
+        # Counted from the end, so that the page cache keeps what is merged first.
+        _run(engine, [unit for unit in reversed(lacking) if unit.kind == "count"], job)
+        if job.units is None and worker.needs_counts:
+            worker.counter.complete(worker.statistics.tensors)
+        _run(engine, [unit for unit in lacking if unit.kind == "shard"], job)
+
+
+def _begin(worker: Worker, asked: Sequence[Unit]) -> None:
+    """Write down the plan, or check that it is that of the unfinished merge.
+
+    Args:
+        worker: of this process.
+        asked: the units that it will see to.
 
     Raises:
-        InputError: another model lies in the folder, or there is nothing to finalise.
+        InputError: an unfinished merge of another plan lies in the folder, or it is none to
+            write to.
     """
-    if any(Path(job.out_path, mark).is_file() for mark in MARKS):
-        with without_trace(job) as looking:
-            plan = plan_of(looking)
-        _check_places(job, plan)
-        check_is_finished(job, plan)
-        LOG.warning(
-            "output folder %s: this merge is finished: nothing is left to do. --restart merges "
-            "anew.",
-            job.out_path,
-        )
-        return True
-    if job.finalise:
+    job, work = worker.job, worker.work
+    _check_places(job, worker.counter.counts_from)
+    is_anew = job.restart or not is_unfinished(job.out_path)
+    written = sum(unit.written for unit in asked if work.receipt(unit) is None)
+    check_output(job.out_path, written, [part.path for part in named_parts(job.config)])
+    with writing_to(job.out_path):
+        if is_anew and not job.is_shared:
+            remove_work(job.out_path)
+            remove_earlier_model(work.output)
+        if is_anew:
+            work.begin()
+    difference = unfinished_merge(job.out_path).manifest.differs_from(work.manifest)
+    if difference:
         raise InputError(
-            f"output folder {job.out_path}: no unfinished merge lies in it. Begin one by the same "
-            "command without --finalise, or give its folder."
+            f"output folder {job.out_path}: an unfinished merge lies in it, of {difference}. "
+            "Finish it, choose another folder, or throw it away by --restart."
         )
-    return False
 
 
-class _Driver:
-    """One try at one merge, under the lock of its folder."""
-
-    def __init__(self, job: MergeJob):
-        self.job = job
-
-    def execute(self, targets: Sequence[Task[Any]]) -> Iterator[tuple[Any, Any]]:
-        """All of a merge, in place of mergekit's executor.
-
-        Yields:
-            The task that builds a tokenizer, and its value, where there is one.
-        """
-        plan = cut(targets, self.job.options.out_shard_size)
-        self._begin(plan, plan.units)
-        worker, finisher = Worker(self.job, plan), Finisher(self.job, plan)
-        lacking = finisher.lacking(plan.units)
-        if self.job.finalise:
-            self.job.work.check_done([unit.number for unit in lacking])
-        for unit in lacking:
-            self.job.work.forget(unit)
-        if done := len(plan.units) - len(lacking):
-            LOG.warning("resuming: %d of %d units were finished earlier", done, len(plan.units))
-        self._do(worker, lacking, "count")
-        if plan.needs_counts:
-            plan.counter.complete(worker.statistics.tensors)
-        self._do(worker, lacking, "shard")
-        if plan.tokenizer is not None:
-            built = worker.tokenizers.get(plan.tokenizer) or plan.tokenizer.execute()
-            assert isinstance(built, TokenizerInfo)
-            yield plan.tokenizer, built
-        with writing_to(self.job.out_path):
-            finisher.finish()
-
-    def do_units(self, plan: PlannedUnits, numbers: range) -> None:
-        """Do some units, beside other processes that do others."""
-        if numbers.start >= len(plan.units):
-            # The last task of an array may have nothing to do.
-            LOG.warning(
-                "--units %d:%d: nothing to do, the merge has %d units, numbered from 0",
-                numbers.start,
-                numbers.stop,
-                len(plan.units),
-            )
-            return
-        asked = [unit for unit in plan.units if unit.number in numbers]
-        self._begin(plan, asked)
-        if self.job.work.is_finishing:
-            LOG.warning(
-                "output folder %s: all units are done. Run the same command with --finalise in "
-                "place of --units.",
-                self.job.out_path,
-            )
-            return
-        worker, lacking = Worker(self.job, plan), Finisher(self.job, plan).lacking(asked)
-        self._do(worker, lacking, "count")
-        self._do(worker, lacking, "shard")
-
-    def _begin(self, plan: PlannedUnits, asked: Sequence[Unit]) -> None:
-        """Write down the plan, or check that it is that of the unfinished merge.
-
-        Args:
-            plan: of this process.
-            asked: the units that it will see to.
-
-        Raises:
-            InputError: an unfinished merge of another plan lies in the folder, or it is none to
-                write to.
-        """
-        _check_places(self.job, plan)
-        out_path, is_anew = self.job.out_path, self.job.restart or not self.job.work.exists
-        manifest = manifest_of(self.job, plan)
-        self.job = replace(self.job, plan=manifest.digest)
-        work = self.job.work
-        lacking = (unit for unit in asked if is_anew or work.receipt(unit) is None)
-        written = sum(unit.written for unit in lacking)
-        check_output(out_path, written, named_folders(self.job.config))
-        with writing_to(out_path):
-            if is_anew and not self.job.is_shared:
-                work.remove()
-                remove_earlier_model(work.output)
-            if is_anew:
-                work.begin(manifest)
-        difference = work.manifest().differs_from(manifest)
-        if difference:
-            raise InputError(
-                f"output folder {out_path}: an unfinished merge lies in it, of {difference}. "
-                "Finish it, choose another folder, or throw it away by --restart."
-            )
-
-    def _do(self, worker: Worker, lacking: Sequence[Unit], kind: Kind) -> None:
-        size = {unit.number: unit.read + unit.written for unit in lacking if unit.kind == kind}
-        if not size:
-            return
-        quiet = self.job.options.quiet
-        with progress_in_bytes(sum(size.values()), TITLES[kind], quiet=quiet) as bar:
-            done = itertools.count(1)
-
-            def seen(number: int) -> None:
-                bar.set_postfix_str(f"unit {next(done)} of {len(size)}", refresh=False)
-                bar.update(size[number])
-
-            if self.job.engine == "ray":
-                run_on_ray(self.job, list(size), seen)
-            elif self.job.workers > 1:
-                run_in_processes(self.job, list(size), seen)
-            else:
-                run_here(worker, list(size), seen)
+def _run(engine: Engine, units: Sequence[Unit], job: MergeJob) -> None:
+    """Do units of one kind, with a bar."""
+    if not units:
+        return
+    size = {unit.number: unit.read + unit.written for unit in units}
+    title = STEPS[units[0].kind].capitalize()
+    with progress_in_bytes(sum(size.values()), title, quiet=job.options.quiet) as bar:
+        for done, number in enumerate(engine(list(size)), start=1):
+            bar.set_postfix_str(f"unit {done} of {len(size)}", refresh=False)
+            bar.update(size[number])
 
 
-def _check_places(job: MergeJob, plan: PlannedUnits) -> None:
+def _check_places(job: MergeJob, counts: str | None) -> None:
     """Check that a merge removes nothing that it reads, and can move shards to their last place.
 
     Raises:
         InputError: the work folder lies on another disk, or holds an input or the output; or the
             counts are part of the model that is replaced.
     """
-    for path in (job.out_path, *named_folders(job.config)):
+    out_path = job.out_path
+    for path in (out_path, *(part.path for part in named_parts(job.config))):
         if WORK_FOLDER in Path(path).resolve().parts:
             raise InputError(
                 f"{path} lies in the work folder of an unfinished merge, which is removed at its "
                 "end. Choose another folder."
             )
-    work = job.work.path
+    work = Path(out_path, WORK_FOLDER)
     if work.is_symlink() or work.is_mount():
         raise InputError(
             f"{work} is a link or another disk, from which shards cannot be moved to the output "
             "folder. Remove it, and choose an output folder with enough room."
         )
-    origin = Path(plan.counter.counts_from or "")
-    if origin.name == RECORD_NAME and origin.parent.resolve() == Path(job.out_path).resolve():
+    if counts and Path(counts).resolve() == Path(out_path).resolve() / RECORD_NAME:
         raise InputError(
-            f"statistics {origin}: they are part of the model in the output folder "
-            f"{job.out_path}, which this merge replaces. Copy the file elsewhere, or choose "
-            "another folder."
+            f"statistics {counts}: they are part of the model in the output folder {out_path}, "
+            "which this merge replaces. Copy the file elsewhere, or choose another folder."
         )
+
+
+def _check_finished(job: MergeJob) -> None:
+    """Check that the finished model in the output folder is that of this very merge, and say so.
+
+    Raises:
+        InputError: it is another one.
+    """
+    with without_trace(job) as looking:
+        worker = Worker(looking)
+    _check_places(job, worker.counter.counts_from)
+    difference = _difference(Path(job.out_path), worker)
+    if difference is not None:
+        raise InputError(
+            f"output folder {job.out_path}: a finished model lies in it, of {difference}, and no "
+            "unfinished merge. Neither --units nor --finalise replaces a model: choose another "
+            "folder, or run the first units alone with --restart, which removes it."
+        )
+    LOG.warning(
+        "output folder %s: this merge is finished: nothing is left to do. --restart merges anew.",
+        job.out_path,
+    )
+
+
+def _difference(folder: Path, worker: Worker) -> str | None:
+    """The first thing in which a finished model differs from a plan's, in words."""
+    try:
+        found = (folder / CONFIGURATION).read_text(encoding="utf-8")
+        record = read_record(folder / RECORD_NAME)
+    except (OSError, ValueError):
+        return f"an unknown merge (it lacks {CONFIGURATION} or {RECORD_NAME})"
+    recorder, configuration = worker.recorder, worker.job.configuration
+    settings = settings_record(worker.counter.merges)
+    other, weights = "another configuration", "weights that were changed afterwards"
+    # Removing a model leaves mergekit's copy of the configuration, which may be of an earlier one.
+    was = {other: (found, record.merge_method, record.settings), weights: record.written}
+    now = {other: (configuration, recorder.method, settings), weights: written_files(folder)}
+    return first_difference(was | by_model(record.models), now | by_model(recorder.inputs.models))
 
 
 def progress_text(out_path: Path) -> str:
@@ -248,19 +248,13 @@ def progress_text(out_path: Path) -> str:
     """
     if not out_path.is_dir():
         raise InputError(f"{out_path}: no such folder. Give the folder of a merge by units.")
-    if not WorkFolder(out_path).exists:
+    if not is_unfinished(out_path):
         return f"{out_path}: no unfinished merge\n"
-    manifest = WorkFolder(out_path).manifest()
-    work = WorkFolder(out_path, manifest.digest, manifest.ending)
-    lines = [f"{out_path}: an unfinished merge of {len(manifest.models)} models"]
-    for kind, title in (("count", "counting"), ("shard", "merging")):
-        units = [unit for unit in manifest.units if unit.kind == kind]
-        done = [unit for unit in units if work.receipt(unit) is not None]
+    work = unfinished_merge(out_path)
+    lines = [f"{out_path}: an unfinished merge of {len(work.manifest.models)} models"]
+    for kind, title in STEPS.items():
+        units = work.units(kind)
+        done = sum(work.receipt(unit) is not None for unit in units)
         if units:
-            whole, ready = (sum(u.read + u.written for u in group) for group in (units, done))
-            share = 100 * ready / max(whole, 1)
-            lines.append(
-                f"{title:<9} {len(done)} of {len(units)} units, {ready / 1e9:,.2f} of "
-                f"{whole / 1e9:,.2f} GB ({share:.0f} %)"
-            )
+            lines.append(f"{title:<9} {done} of {len(units)} units ({100 * done // len(units)} %)")
     return "\n".join([*lines, "The same command resumes from here; --restart throws it away.\n"])

@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from mergekit_ram.errors import InputError, MissingExtraError, RamError
+from mergekit_ram.errors import InputError, MissingExtraError, RamError, working
 from mergekit_ram.units.job import MergeJob, Worker, run_unit
 
 LOG = logging.getLogger("mergekit_ram")
@@ -24,69 +25,74 @@ CHILD = Path(__file__).with_name("child.py")
 # A unit can be done again anywhere, so that Ray may repeat one that was lost with its node.
 RAY_RETRIES = 3
 
-# Is told the number of a unit that is done.
-Seen = Callable[[int], None]
+# Does units of these numbers, and yields each that is done.
+Engine = Callable[[Sequence[int]], Iterator[int]]
 
 
-def run_here(worker: Worker, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units one after the other in this process.
+def engine_of(worker: Worker, units: int) -> AbstractContextManager[Engine]:
+    """The engine of a job: this process, others of this machine, or a Ray cluster.
 
-    The disk flushes a shard while the next one is merged.
+    Args:
+        worker: this process.
+        units: that there are to do.
+
+    Raises:
+        RamError: when it is used: a unit failed, or a worker was killed.
+        MissingExtraError: Ray is not installed.
     """
+    if worker.job.engine == "ray":
+        return _on_ray(worker.job)
+    if worker.job.workers > 1:
+        return _in_processes(worker.job, min(worker.job.workers, units))
+    return nullcontext(partial(_here, worker))
 
-    def end(last: Callable[[], None], number: int) -> None:
-        last()
-        seen(number)
 
+def _here(worker: Worker, numbers: Sequence[int]) -> Iterator[int]:
+    """Do units one after the other; the disk flushes a shard while the next one is merged."""
     with ThreadPoolExecutor(1) as pool:
         before = pool.submit(lambda: None)
         for number in numbers:
             last = worker.run(number)
             before.result()
-            before = pool.submit(end, last, number)
+            before = pool.submit(last)
+            yield number
         before.result()
 
 
-def run_in_processes(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units in ``job.workers`` processes of this machine.
-
-    Raises:
-        RamError: a unit failed, or a worker was killed.
-    """
-    children = [_start() for _ in range(min(job.workers, len(numbers)))]
+@contextmanager
+def _in_processes(job: MergeJob, workers: int) -> Iterator[Engine]:
+    """Processes of this machine, which are killed at the end."""
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
 
     def do(number: int) -> int:
         child = free.get()
-        _ask(child, job, number)
-        free.put(child)
+        try:
+            _ask(child, job, number)
+        finally:
+            free.put(child)
         return number
 
-    try:
-        with ThreadPoolExecutor(len(children)) as pool:
-            for child in children:
-                free.put(child)
-            try:
-                for future in as_completed([pool.submit(do, number) for number in numbers]):
-                    seen(future.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in children:
-                    child.kill()
-                raise
-    finally:
-        for child in children:
-            # What could not be sent to one that was killed cannot be sent now.
-            with suppress(OSError), child:
-                child.kill()
+    def engine(numbers: Sequence[int]) -> Iterator[int]:
+        for future in as_completed([pool.submit(do, number) for number in numbers]):
+            yield future.result()
+
+    # The children end first, so that no thread waits for one.
+    with ThreadPoolExecutor(workers) as pool, ExitStack() as children:
+        for _ in range(workers):
+            free.put(children.enter_context(_child()))
+        yield engine
 
 
-def _start() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, str(CHILD), str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
+@contextmanager
+def _child() -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, str(CHILD), str(os.getpid())]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # What could not be sent to one that was killed cannot be sent now.
+    with suppress(OSError), child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
@@ -94,10 +100,10 @@ def _ask(child: subprocess.Popen[bytes], job: MergeJob, number: int) -> None:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        pickle.dump((job, number), child.stdin)
+        child.stdin.write(pickle.dumps((job, number)))
         child.stdin.flush()
         error = pickle.load(child.stdout)
-    except (OSError, EOFError, pickle.UnpicklingError):
+    except (OSError, ValueError, EOFError, pickle.UnpicklingError):
         raise _was_killed(job) from None
     if error is not None:
         raise error
@@ -107,43 +113,34 @@ def serve() -> None:
     """Do units in a worker process: jobs come in, and errors or None go out."""
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints here is no reply
-    logging.basicConfig()
-    while True:
-        try:
-            job, number = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        pickle.dump(attempt(job, number), replies)
-        replies.flush()
+    with suppress(EOFError):
+        while True:
+            pickle.dump(attempt(*pickle.load(sys.stdin.buffer)), replies)
+            replies.flush()
 
 
 def attempt(job: MergeJob, number: int) -> RamError | None:
     """Do a unit in a worker process; the error, in one line, if it fails."""
+    logging.basicConfig(level=logging.INFO if job.options.verbosity else logging.WARNING)
     try:
-        run_unit(job, number)
+        with working(f"unit {number} of the merge into {job.out_path}"):
+            run_unit(job, number)
     except RamError as error:
         return error
-    except Exception as error:
-        if job.options.verbosity > 1:
-            LOG.warning("a worker failed", exc_info=error)
-        lines = [line for line in str(error).splitlines() if line.strip()] or [repr(error)]
-        return InputError(
-            f"a worker of the merge into {job.out_path} failed: {type(error).__name__}: "
-            f"{lines[-1]}. What is finished is kept: run the same command again, and with -vv to "
-            "see more."
-        )
     return None
 
 
-def run_on_ray(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
-    """Do units as tasks of a Ray cluster, ``job.workers`` at a time.
+@contextmanager
+def _on_ray(job: MergeJob) -> Iterator[Engine]:
+    """The cluster that RAY_ADDRESS names, or one of its own, with ``job.workers`` at a time."""
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtraError(
+            "`--engine ray` needs Ray, which is not installed: in a clone, pip install '.[cluster]'"
+        ) from None
 
-    Raises:
-        RamError: a unit failed, or its worker was killed again and again.
-        MissingExtraError: Ray is not installed.
-    """
-    with _connected() as ray:
-        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt)
+    def engine(numbers: Sequence[int]) -> Iterator[int]:
         waiting = list(reversed(numbers))
         running: dict[Any, int] = {}
         while waiting or running:
@@ -158,18 +155,8 @@ def run_on_ray(job: MergeJob, numbers: Sequence[int], seen: Seen) -> None:
                 raise _was_killed(job) from None
             if error is not None:
                 raise error
-            seen(running.pop(ready))
+            yield running.pop(ready)
 
-
-@contextmanager
-def _connected() -> Iterator[Any]:
-    """Ray, connected to the cluster that RAY_ADDRESS names, or to one of its own here."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtraError(
-            "`--engine ray` needs Ray, which is not installed: pip install 'mergekit-ram[cluster]'"
-        ) from None
     before = os.getcwd()
     try:
         # Ray takes the working folder's files for modules of its workers.
@@ -180,7 +167,8 @@ def _connected() -> Iterator[Any]:
     finally:
         os.chdir(before)
     try:
-        yield ray
+        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt)
+        yield engine
     finally:
         ray.shutdown()
 

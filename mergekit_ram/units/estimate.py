@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mergekit_ram.models.groups import agent_places
 from mergekit_ram.overlap import AgentCounts, OverlapStatistics, TensorOverlap
-from mergekit_ram.units.cut import PlannedUnits, Unit
-from mergekit_ram.units.folder import MergedTensors, digest_of, settle, write_shard
-from mergekit_ram.units.job import MergeJob, Worker, folder_beside, plan_of, without_trace
+from mergekit_ram.units.job import MergeJob, Worker, without_trace
+from mergekit_ram.units.manifest import Unit
+from mergekit_ram.units.shards import MergedTensors, digest_of, settle, write_shard
 
 # Seconds for which small tensors are measured, and large ones.
 MEASURED_SECONDS = 0.5
@@ -32,15 +32,17 @@ def estimate(job: MergeJob) -> str:
         The text that ``mergekit-ram merge --estimate`` prints.
     """
     with without_trace(job) as looking:
-        plan = plan_of(looking)
-        counting, merging = predicted_seconds(Worker(looking, plan))
-    largest_tensor = max((size.read for size in plan.recorder.output.sizes.values()), default=0)
-    largest_shard = max((unit.written for unit in plan.shards), default=0)
+        worker = Worker(looking)
+        counting, merging = predicted_seconds(worker)
+    counts, shards = worker.work.units("count"), worker.work.units("shard")
+    written = sum(unit.written for unit in shards)
+    largest_tensor = max(size.read for size in worker.recorder.output.sizes.values())
+    largest_shard = max(unit.written for unit in shards)
     memory = PROCESS_BYTES + largest_tensor + largest_shard
     return (
-        f"counting  {_work(plan.counts, counting)}\n"
-        f"merging   {_work(plan.shards, merging)}\n"
-        f"written   {_size(_written(plan))}, and as much free disk is needed\n"
+        f"counting  {_work(counts, counting)}\n"
+        f"merging   {_work(shards, merging)}\n"
+        f"written   {_size(written)}, and as much free disk is needed\n"
         f"memory    {_size(memory)} per worker at most\n"
         f"time      about {_duration(counting + merging)} with one worker\n"
     )
@@ -48,29 +50,27 @@ def estimate(job: MergeJob) -> str:
 
 def predicted_seconds(worker: Worker) -> tuple[float, float]:
     """Seconds in which one worker counts and in which it merges, from some tensors of all sizes."""
-    plan, tensors, counting = worker.plan, MergedTensors(), 0.0
-    if plan.counts:
-        counting = _timed(plan, worker.merges, worker.count)
+    counting, tensors = 0.0, MergedTensors()
+    if worker.work.units("count"):
+        counting = _timed(worker, worker.merges, worker.count)
         # No counts yet; those of one parameter do, since λ changes nothing about the time.
-        agents = agent_places(plan.counter.merges)
+        agents = agent_places(worker.counter.merges)
         counts = tuple(AgentCounts(model=agent, overlap_degree=(1,)) for agent in agents)
         counted = TensorOverlap(name="", numel=len(agents), agents=counts)
         worker.statistics = OverlapStatistics(tensors=(counted,))
-    merging = _timed(plan, plan.saves, lambda name: worker.merge(name, {}, tensors))
-    with folder_beside(worker.job.out_path) as folder:
-        started = time.perf_counter()
-        path = Path(folder, "shard.safetensors")
-        settle(write_shard(tensors.found, path), path)
-        digest_of(tensors.found)
-        writing = time.perf_counter() - started
+    merging = _timed(worker, worker.saves, lambda name: worker.merge(name, {}, tensors))
+    started = time.perf_counter()
+    path = Path(worker.job.out_path, "shard.safetensors")
+    settle(write_shard(tensors.found, path), path)
+    digest_of(tensors.found)
+    writing = time.perf_counter() - started
     size = sum(tensor.nbytes for tensor in tensors.found.values())
-    writing *= _written(plan) / max(size, 1)
-    return counting, merging + writing
+    return counting, merging + writing * worker.recorder.output.size / max(size, 1)
 
 
-def _timed(plan: PlannedUnits, among: Iterable[str], work: Callable[[str], object]) -> float:
+def _timed(worker: Worker, among: Iterable[str], work: Callable[[str], object]) -> float:
     """Seconds of some work on all tensors of a plan, measured on some of them."""
-    sizes = plan.recorder.output.sizes
+    sizes = worker.recorder.output.sizes
     names = sorted(name for name in among if name in sizes)
     random.Random(0).shuffle(names)
     work(names[0])  # the first call compiles
@@ -93,10 +93,6 @@ def _seconds(amounts: Mapping[str, int], work: Callable[[str], object]) -> float
 def _work(units: Sequence[Unit], seconds: float) -> str:
     read = sum(unit.read for unit in units)
     return f"{_size(read)} to read, {len(units)} units, about {_duration(seconds)}"
-
-
-def _written(plan: PlannedUnits) -> int:
-    return sum(unit.written for unit in plan.units)
 
 
 def _size(number: float) -> str:

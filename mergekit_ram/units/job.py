@@ -6,7 +6,7 @@ import functools
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,32 +15,27 @@ from typing import Any, cast
 import torch
 import yaml
 from mergekit.config import MergeConfiguration
-from mergekit.io.tasks import LoaderCache
+from mergekit.graph import Task
+from mergekit.io.tasks import LoaderCache, SaveTensor
 from mergekit.io.tensor_writer import TensorWriter
 from mergekit.options import MergeOptions
+from mergekit.tokenizer import BuildTokenizer
 
-from mergekit_ram import execution
+from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
+from mergekit_ram.methods import METHODS
 from mergekit_ram.models.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.recipe import read_recipe
+from mergekit_ram.plan.recipe import misplaced_keys, read_recipe, unknown_parameters
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
-from mergekit_ram.plan.writing import writing_to
+from mergekit_ram.plan.writing import FinalizeMergedModel, writing_to
 from mergekit_ram.record.merge import versions
+from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.text import hushed
-from mergekit_ram.units.cut import PlannedUnits, Unit, cut
-from mergekit_ram.units.folder import (
-    ADAPTERS,
-    WORK_FOLDER,
-    MergedTensors,
-    Receipt,
-    WorkFolder,
-    digest_of,
-    settle,
-    write_shard,
-)
-from mergekit_ram.units.identity import DECIDING_OPTIONS, Manifest, input_states
+from mergekit_ram.units.folder import ADAPTERS, WorkFolder, unfinished_merge
+from mergekit_ram.units.manifest import DECIDING_OPTIONS, Manifest, cut, input_states
+from mergekit_ram.units.shards import MergedTensors, Receipt, digest_of, settle, write_shard
 
 
 @dataclass(frozen=True)
@@ -83,12 +78,6 @@ class MergeJob:
         """Whether other processes may do units beside this one."""
         return self.units is not None and not self.restart
 
-    @property
-    def work(self) -> WorkFolder:
-        """The work folder, with the names that the plan gives out."""
-        ending = "safetensors" if self.options.safe_serialization else "bin"
-        return WorkFolder(self.out_path, self.plan, ending)
-
 
 def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: Any) -> MergeJob:
     """Read a configuration of one of our methods.
@@ -108,7 +97,7 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             "mergekit-ram is switched off by MERGEKIT_RAM_DISABLE in the environment; "
             "unset it to merge"
         )
-    recipe = read_recipe(config_file, MergeConfiguration)
+    recipe = read_recipe(config_file)
     method = recipe.config.merge_method
     if method not in METHOD_NAMES:
         raise InputError(
@@ -116,6 +105,10 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             f"{', '.join(sorted(METHOD_NAMES))}, which alone are merged by units; use "
             "mergekit-yaml."
         )
+    spec = METHODS[method].spec
+    useless = [*misplaced_keys(recipe.text, spec), *unknown_parameters(recipe.config, spec)]
+    if useless:
+        raise InputError(f"{config_file}: {'; '.join(useless)}")
     out = os.path.abspath(out_path)
     threads = options.num_threads or max(1, torch.get_num_threads() // how.get("workers", 1))
     if not options.lora_merge_cache:
@@ -126,66 +119,56 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
 
 @contextmanager
 def without_trace(job: MergeJob) -> Iterator[MergeJob]:
-    """The same job, to look at its plan: merged adapters are removed afterwards."""
-    own_cache = os.path.join(job.out_path, ADAPTERS)
-    if os.path.isdir(own_cache) or job.options.lora_merge_cache != own_cache:
-        yield job
-        return
-    with folder_beside(job.out_path) as cache:
-        options = job.options.model_copy(update={"lora_merge_cache": cache})
-        yield replace(job, options=options)
-
-
-@contextmanager
-def folder_beside(path: str) -> Iterator[str]:
-    """A temporary folder, on the same disk where that can be written to."""
-    parent = next(parent for parent in (Path(path), *Path(path).parents) if parent.is_dir())
+    """The same job into a temporary folder, on the same disk where that can be written to."""
+    out = Path(job.out_path)
+    parent = next(parent for parent in (out, *out.parents) if parent.is_dir())
     where = parent if os.access(parent, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix=f"{WORK_FOLDER}-", dir=where) as folder:
-        yield folder
-
-
-def plan_of(job: MergeJob) -> PlannedUnits:
-    """Plan a merge as mergekit does, and cut it."""
-    targets = execution.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
-    return cut(targets, job.options.out_shard_size)
-
-
-def manifest_of(job: MergeJob, plan: PlannedUnits) -> Manifest:
-    """All that decides the bytes of a merge, from a look at the files that it reads."""
-    return Manifest(
-        configuration=job.configuration,
-        options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
-        models=plan.recorder.models,
-        inputs=input_states(job.config, plan),
-        versions=versions(),
-        units=plan.units,
-    )
-
-
-def counted(plan: PlannedUnits, work: WorkFolder, units: Iterable[Unit]) -> list[TensorOverlap]:
-    """All counts of finished units, in the plan's order.
-
-    Raises:
-        InputError: a unit is not done.
-    """
-    found: dict[str, TensorOverlap | None] = {}
-    for receipt in work.receipts(units):
-        found |= dict(receipt.counts)
-    ordered = (found.get(merge.output_weight.name) for merge in plan.counter.merges)
-    return [counts for counts in ordered if counts is not None]
+        options = job.options
+        if options.lora_merge_cache == str(out / ADAPTERS):
+            options = options.model_copy(update={"lora_merge_cache": folder})
+        yield replace(job, out_path=folder, options=options)
 
 
 class Worker:
-    """A process that has planned a merge, and does units of it."""
+    """A process that has planned a merge, and does units of it.
 
-    def __init__(self, job: MergeJob, plan: PlannedUnits):
-        self.job = job
-        self.plan = plan
-        self.work = job.work
-        self.device = torch.device(job.options.device or "cpu")
+    Args:
+        job: the merge.
+        targets: of mergekit's plan of it; planned here by default.
+
+    Raises:
+        RamError: as planning does.
+    """
+
+    def __init__(self, job: MergeJob, targets: Sequence[Task[Any]] | None = None):
+        if targets is None:
+            targets = host.planned_to_disk(job.config, job.out_path, job.options, job.configuration)
+        (last,) = (task for task in targets if isinstance(task, FinalizeMergedModel))
+        self.tokenizer_task = next((t for t in targets if isinstance(t, BuildTokenizer)), None)
         self.tokenizers: Tokenizers = {}
-        self.merges = {merge.output_weight.name: merge for merge in plan.counter.merges}
+        saved = (task for task in last.tensor_save_tasks if isinstance(task, SaveTensor))
+        # A weight that two modules list is written by the later one.
+        self.saves = {task.tensor_name: task for task in saved}
+        self.recorder, self.counter = last.recorder, last.recorder.counter
+        self.merges = {merge.output_weight.name: merge for merge in self.counter.merges}
+        tasks = (save.tensor_task for save in self.saves.values())
+        self.needs_counts = any(
+            isinstance(task, RamMergeTask) and task.statistics is not None for task in tasks
+        )
+        counted = self.merges if self.needs_counts and not self.counter.recorded else ()
+        sizes = self.recorder.output.sizes
+        manifest = Manifest(
+            configuration=job.configuration,
+            options={name: getattr(job.options, name) for name in DECIDING_OPTIONS},
+            models=self.recorder.inputs.models,
+            inputs=input_states(job.config, job.options, self.counter.counts_from),
+            versions=versions(),
+            units=cut(self.saves, sizes, counted, job.options.out_shard_size),
+        )
+        self.job = replace(job, plan=manifest.digest)
+        self.work = WorkFolder(job.out_path, manifest)
+        self.device = torch.device(job.options.device or "cpu")
 
     def run(self, number: int) -> Callable[[], None]:
         """Do a unit.
@@ -193,48 +176,40 @@ class Worker:
         Returns:
             A function that makes its result last, to be called once, in any thread.
         """
-        unit = self.plan.units[number]
-        receipt, draft = self._count(unit) if unit.kind == "count" else self._write(unit)
+        unit = self.work.manifest.units[number]
+        counts: dict[str, TensorOverlap | None] = {}
+        tensors = MergedTensors()
+        path = self.work.shard(number)
+        draft = None
+        if unit.kind == "count":
+            counts |= {name: self.count(name) for name in unit.tensors}
+        else:
+            for name in unit.tensors:
+                self.merge(name, counts, tensors)
+            with writing_to(self.job.out_path):
+                draft = write_shard(tensors.found, path)
+        digest = digest_of(tensors.found) if draft else ""
+        receipt = Receipt(
+            plan=self.job.plan, unit=number, digest=digest, counts=tuple(counts.items())
+        )
 
         def last() -> None:
             with writing_to(self.job.out_path):
                 if draft is not None:
-                    settle(draft, self.work.shard(number))
+                    settle(draft, path)
                 self.work.enter(receipt)
 
         return last
-
-    def _count(self, unit: Unit) -> tuple[Receipt, None]:
-        counts = tuple((name, self.count(name)) for name in unit.tensors)
-        return Receipt(plan=self.job.plan, unit=unit.number, counts=counts), None
 
     def count(self, name: str) -> TensorOverlap | None:
         """The counts of one tensor; None where it is copied."""
         return count_merge(self.merges[name], self.tokenizers, self.device)
 
-    def _write(self, unit: Unit) -> tuple[Receipt, Path]:
-        counts: dict[str, TensorOverlap | None] = {}
-        tensors = MergedTensors()
-        for name in unit.tensors:
-            self.merge(name, counts, tensors)
-        with writing_to(self.job.out_path):
-            path = self.work.shard(unit.number)
-            draft = write_shard(tensors.found, path)
-        receipt = Receipt(
-            plan=self.job.plan,
-            unit=unit.number,
-            digest=digest_of(tensors.found),
-            tensors=tuple(tensors.found),
-            size=sum(tensor.nbytes for tensor in tensors.found.values()),
-            counts=tuple(counts.items()),
-        )
-        return receipt, draft
-
     def merge(
         self, name: str, counts: dict[str, TensorOverlap | None], tensors: MergedTensors
     ) -> None:
         """Merge one tensor, and keep it and its counts."""
-        save = self.plan.saves[name]
+        save = self.saves[name]
         merge = save.tensor_task
         assert isinstance(merge, RamMergeTask)
         loaded = run_loading(merge.gather_tensors, self.tokenizers)
@@ -245,12 +220,16 @@ class Worker:
 
     @functools.cached_property
     def statistics(self) -> OverlapStatistics:
-        """The counts of the whole model, which every shard needs."""
-        recorded = self.plan.counter.recorded
-        if recorded is not None:
-            return recorded.statistics
-        tensors = counted(self.plan, self.work, self.plan.counts)
-        return OverlapStatistics(tensors=tuple(tensors))
+        """The counts of the whole model, once the units that make them are done.
+
+        Raises:
+            InputError: some are not.
+        """
+        if self.counter.recorded is not None:
+            return self.counter.recorded.statistics
+        found = self.work.counts("count" if self.needs_counts else "shard")
+        ordered = (found.get(name) for name in self.merges)
+        return OverlapStatistics(tensors=tuple(filter(None, ordered)))
 
 
 def run_unit(job: MergeJob, number: int) -> None:
@@ -271,23 +250,22 @@ def planned_worker(job: MergeJob) -> Worker:
     Raises:
         InputError: this machine lacks a folder, or has other models or packages.
     """
-    host = socket.gethostname()
+    machine = socket.gethostname()
     for folder, title in ((job.folder, "working folder"), (job.out_path, "output folder")):
         if not Path(folder).is_dir():
             raise InputError(
-                f"host {host} does not see the {title} {folder}: all machines of a "
+                f"host {machine} does not see the {title} {folder}: all machines of a "
                 "merge need the same shared folders under the same paths."
             )
     os.chdir(job.folder)
     torch.set_num_threads(job.threads)
     silent = replace(job, options=job.options.model_copy(update={"quiet": True}))
     with hushed():  # the process that drives this one has said it all
-        plan = plan_of(silent)
-    manifest = manifest_of(job, plan)
-    if manifest.digest != job.plan:
+        worker = Worker(silent)
+    if worker.job.plan != job.plan:
+        difference = unfinished_merge(job.out_path).manifest.differs_from(worker.work.manifest)
         raise InputError(
-            f"host {host} would do units of another merge into {job.out_path}: "
-            f"{job.work.manifest().differs_from(manifest)}. All workers of a merge need the same "
-            "models and packages."
+            f"host {machine} would do units of another merge into {job.out_path}: {difference}. "
+            "All workers of a merge need the same models and packages."
         )
-    return Worker(job, plan)
+    return worker

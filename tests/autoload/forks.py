@@ -26,7 +26,7 @@ IMPORTED_ONCE = (
     "mergekit.scripts.merge_raw_pytorch",
     "mergekit.scripts.multimerge",
     "mergekit.scripts.run_yaml",
-    "mergekit_ram.execution",
+    "mergekit_ram.host",
 )
 FRESH = ("mergekit", "mergekit_ram", "mergekit_ram_hook")
 OFF = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "MERGEKIT_RAM_DISABLE": "1"}

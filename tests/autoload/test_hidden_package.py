@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import OURS
 
 CODE = (
     "import torch\n"
@@ -73,6 +74,6 @@ def test_a_broken_hook_costs_one_line(tmp_path, code, reason):
 
 def test_status_says_so_where_a_script_has_the_name_of_a_package(tmp_path):
     (tmp_path / "mergekit.py").write_text("import sys\nsys.exit(0)\n")
-    result = python_in(tmp_path, "-m", "mergekit_ram.cli", "status", "--check")
+    result = python_in(tmp_path, *OURS, "status", "--check")
     assert result.returncode == 0, result.stderr
     assert "not importable: SystemExit: 0" in result.stdout

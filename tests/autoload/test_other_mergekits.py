@@ -9,11 +9,12 @@ import pytest
 from forks import Done, Job, run_all
 from models import Trio, read_weights
 from other_mergekits import OLDER, RUN_METHODS, fetch_older, python_with, renamed, write_recipe
+from processes import OURS
 from reference import same_bits
 
 REFUSED = re.compile(
-    r"(ram|ram_plus) HostError mergekit-ram \S+ does not find .* in mergekit 0\.1\.5 as it "
-    r"knows it, and changes nothing\. Install a matching pair of versions\."
+    r"(ram|ram_plus) HostError mergekit-ram \S+ does not find .* in mergekit 0\.1\.5 as expected, "
+    r"and changes nothing\. Install a matching pair of versions\."
 )
 
 PARTS = {
@@ -134,7 +135,7 @@ def test_an_older_mergekit_merges_and_refuses_ours_in_one_line(
 @pytest.mark.slow
 @pytest.mark.network
 def test_status_names_an_older_mergekit(older):
-    result = python_with(older, "-m", "mergekit_ram.cli", "status", "--check")
+    result = python_with(older, *OURS, "status", "--check")
     assert result.returncode == 0, result.stderr
     rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
     assert rows["mergekit"] == OLDER

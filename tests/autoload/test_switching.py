@@ -71,20 +71,20 @@ import mergekit_ram
 
 mergekit_ram.uninstall()
 before = dict(registry._METHODS), registry.get, merge_methods.get
-plan, finalize = mergekit.plan.MergePlanner._plan, raw.FinalizeModel
+plan, flat = mergekit.plan.MergePlanner._plan, raw.plan_flat_merge
 assert 'ram_plus' not in before[0]
 for _ in range(3):
     assert mergekit_ram.install() and mergekit_ram.install()
     ours = merge_methods.get('ram_plus')
     assert merge_methods.get('ram_plus') is ours
     assert mergekit.plan.MergePlanner._plan is not plan
-    assert raw.FinalizeModel is not finalize
+    assert raw.plan_flat_merge is not flat
     assert vars(mergekit.plan.MergePlanner)['_plan'].__wrapped__ is plan
     mergekit_ram.uninstall()
     mergekit_ram.uninstall()
     assert (dict(registry._METHODS), registry.get, merge_methods.get) == before
     assert mergekit.plan.MergePlanner._plan is plan
-    assert raw.FinalizeModel is finalize
+    assert raw.plan_flat_merge is flat
 print('undone')
 """
     assert python(code) == "undone"
@@ -136,7 +136,8 @@ def test_another_mergekit_is_refused_with_both_versions_and_its_own_ram_is_not_u
 def test_a_changed_planner_is_refused_when_a_merge_is_planned(refused):
     assert len(refused["changed"]) == 2
     assert refused["changed"][0].startswith(
-        "HostError mergekit-ram 0.1.0 does not find the method MergePlanner._plan in mergekit 0.1.5"
+        "HostError mergekit-ram 0.1.0 does not find mergekit.plan.MergePlanner._plan in mergekit "
+        "0.1.5"
     )
 
 

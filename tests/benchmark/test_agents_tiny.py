@@ -151,6 +151,6 @@ def test_without_results_of_the_small_scale_its_tables_stay(run, tmp_path):
 def test_the_help_teaches():
     result = CliRunner().invoke(main, ["tiny", "--help"])
     assert "half an hour on two CPU cores" in result.output
-    assert "pip install 'mergekit-ram[agents]'" in result.output
+    assert "pip install '.[agents]'" in result.output
     for name in BY_NAME:
         assert name in result.output

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
+
+from click.testing import CliRunner
+
+from mergekit_ram.cli import main
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = os.environ | {"HF_HUB_OFFLINE": "1"}
@@ -31,11 +36,28 @@ def commands(text: str) -> list[str]:
 
 def run_ours(arguments: list[str]) -> str:
     """What ``mergekit-ram`` with these arguments prints, run in the root."""
-    command = [sys.executable, "-m", "mergekit_ram.cli", *arguments, "--quiet"]
-    result = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, env=OFFLINE
-    )
+    with chdir(ROOT):
+        result = CliRunner().invoke(main, [*arguments, "--quiet"])
+    assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def printed_by(code: str) -> str:
+    """What Python code prints."""
+    with redirect_stdout(StringIO()) as printed:
+        exec(compile(code, "example", "exec"), {"__name__": "example"})
+    return printed.getvalue()
+
+
+@contextmanager
+def chdir(folder: Path) -> Iterator[None]:
+    """Run in another folder."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def arguments_of(command: str) -> list[str]:

@@ -24,7 +24,10 @@ EXPECTED = {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
-    *(f"docs/{name}.md" for name in ("methods", "inspect", "roads", "python", "speed", "results")),
+    *(
+        f"docs/{name}.md"
+        for name in ("methods", "inspect", "compatibility", "large", "python", "speed", "results")
+    ),
     "examples/agents/README.md",
     "benchmarks/README.md",
 }

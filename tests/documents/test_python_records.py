@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from document_blocks import OFFLINE, ROOT, blocks, document
+from click.testing import CliRunner
+from document_blocks import ROOT, blocks, chdir, document, printed_by
+from mergekit.scripts import run_yaml
 
 EXAMPLES = [
     block
@@ -21,16 +21,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the examples are, and a merge of them."""
     folder = tmp_path_factory.mktemp("python")
     (folder / "examples").symlink_to(ROOT / "examples")
-    recipe = "examples/yaml/ram_plus.yml"
-    run(folder, "-m", "mergekit.scripts.run_yaml", recipe, "merged", "--no-copy-tokenizer")
+    with chdir(folder):
+        arguments = ["examples/yaml/ram_plus.yml", "merged", "--no-copy-tokenizer", "--quiet"]
+        result = CliRunner().invoke(run_yaml.main, arguments)
+    assert result.exit_code == 0, result.output
     return folder
-
-
-def run(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, *arguments]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=OFFLINE)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_there_are_the_examples_that_are_tried_here():
@@ -43,4 +38,5 @@ def test_an_example_prints_what_it_says(folder: Path, number: int):
     lines = EXAMPLES[number].splitlines()
     promised = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
     assert promised
-    assert run(folder, "-c", EXAMPLES[number]).splitlines() == promised
+    with chdir(folder):
+        assert printed_by(EXAMPLES[number]).splitlines() == promised

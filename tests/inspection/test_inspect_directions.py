@@ -8,14 +8,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from mergekit.config import MergeConfiguration
-from mergekit.options import MergeOptions
 from models import Trio, forget_loaded_models
 
 from mergekit_ram.cli import main
 from mergekit_ram.inspection.inspect import inspect
-from mergekit_ram.inspection.plan import operations, plan_inspection
-from mergekit_ram.kernels.solutions import Dual, Primal, fewest_operations
-from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.record.schema import OverlapRecord
 
 
@@ -33,7 +29,10 @@ def updates(trio: Trio, name: str) -> list[np.ndarray]:
 
 
 def kept(trio: Trio, **settings) -> list[float]:
-    merged = reference.merge(trio.base, trio.agents, **settings)
+    return kept_by(trio, reference.merge(trio.base, trio.agents, **settings))
+
+
+def kept_by(trio: Trio, merged) -> list[float]:
     products, energies = np.zeros(3), np.zeros(3)
     for name, tensor in merged.items():
         change = tensor.numpy() - trio.base[name].double().numpy()
@@ -58,6 +57,16 @@ def test_the_configured_merge_is_looked_at_with_its_ridge_and_scale(trio: Trio):
     found = [agent.retained_directions for agent in record.agents]
     assert found == pytest.approx(kept(trio, **settings), rel=1e-4)
     assert [agent.retained for agent in record.agents] == found
+
+
+def test_a_ridge_by_tensor_is_taken_in_its_tensors(trio: Trio):
+    by_tensor = [{"filter": "mlp", "value": 2.0}, {"value": 0.001}]
+    record = inspected(trio, "ram_directions", changes={"parameters": {"ridge": by_tensor}})
+    firm, loose = (reference.merge(trio.base, trio.agents, ridge=ridge) for ridge in (2.0, 0.001))
+    merged = {name: (firm if "mlp" in name else loose)[name] for name in trio.base}
+    found = [agent.retained_directions for agent in record.agents]
+    assert found == pytest.approx(kept_by(trio, merged), rel=1e-4)
+    assert record.settings.ridge == (0.001, 2.0)
 
 
 def test_ranks_and_cosines_are_means_over_the_matrices(trio: Trio):
@@ -90,7 +99,7 @@ def test_an_agent_alone_is_kept_whole_and_has_a_rank(trio: Trio):
 
 
 @pytest.mark.parametrize("arguments", [{"directions": False}, {"sample": 0.5}])
-def test_nothing_is_reckoned_where_not_wanted_or_rows_are_lacking(trio: Trio, arguments):
+def test_nothing_is_computed_where_not_wanted_or_rows_are_lacking(trio: Trio, arguments):
     record = inspected(trio, **arguments)
     for agent in record.agents:
         assert agent.retained_directions is None
@@ -103,18 +112,20 @@ def test_the_command_shows_them_unless_told_not_to(trio: Trio, tmp_path):
     recipe.write_text(yaml.safe_dump(trio.config("ram_plus")))
     shown = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet"]).output
     assert "by ram_directions" in shown
-    assert "Which directions of the input they use" in shown
+    assert "Gram cosine" in shown
+    assert "  rank" in shown
     forget_loaded_models()
     short = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet", "--no-directions"]).output
-    assert "directions" not in short
+    assert "by ram_directions" not in short
+    assert "Which directions of the input they use" not in short
 
 
 def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypatch, caplog):
-    monkeypatch.setattr("mergekit_ram.inspection.inspect.LITTLE", 0.0)
+    monkeypatch.setattr("mergekit_ram.inspection.inspect.SMALL", 0)
     assert inspected(trio).agents[0].retained_directions is None
     (line,) = [r.message for r in caplog.records if "ram_directions" in r.message]
     assert line == (
-        "what ram_directions would keep is left out: it takes 0.0 TFLOP, as long as that merge; "
+        "what ram_directions would keep is left out: it takes as long as that merge; "
         "--directions (in Python directions=True) asks for it"
     )
     caplog.clear()
@@ -123,20 +134,8 @@ def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypa
     assert not caplog.records
 
 
-def test_what_they_cost_is_known_from_shapes(trio: Trio):
-    config = MergeConfiguration.model_validate(trio.config("ram_plus"))
-    plan = plan_inspection(config, MergeOptions(quiet=True))
-    found = operations(plan, Sides({}))
-    matrices = [tensor.shape for tensor in trio.base.values() if tensor.ndim == 2]
-    assert found == pytest.approx(sum(fewest_operations(3, *shape) for shape in matrices))
-    assert all(
-        fewest_operations(3, *shape) == min(side.operations(3, *shape) for side in (Primal, Dual))
-        for shape in matrices
-    )
-
-
 def test_the_page_draws_them(trio: Trio):
-    from mergekit_ram.show.panels import panels
+    from mergekit_ram.show.page import panels
 
     section = panels(inspected(trio))["Where two agents meet"]
     assert [panel.name for panel in section] == ["pairs", "directions"]

@@ -12,10 +12,6 @@ from records import record_of
 from mergekit_ram.record.schema import OverlapRecord
 
 OFTEN = [{"filter": "norm", "value": "2"}, {"value": "1e-3"}]
-NOTE = (
-    "ridge differs by tensor (0.001, 2): what ram_directions keeps is computed with 0.001 "
-    "everywhere, that of most of the output; the merge takes each tensor's own"
-)
 
 
 def looked_at(trio: Trio, ridge: Any, *options: str) -> OverlapRecord:
@@ -62,15 +58,6 @@ def test_a_merge_of_another_method_has_no_ridge(trio: Trio):
     record = inspected(trio.config("ram_plus"), trio.folder, "--no-realised")
     assert record.settings.ridge is None
     assert kept(record) == kept(looked_at(trio, 0.3))
-
-
-def test_a_ridge_that_differs_by_tensor_is_said_to(trio: Trio, caplog):
-    record = looked_at(trio, OFTEN)
-    assert record.settings.ridge == (0.001, 2.0)
-    assert kept(record) == kept(looked_at(trio, 0.001))
-    assert [f.text for f in record.findings if f.code == "ridge-by-tensor"] == [f"{NOTE}."]
-    assert [found.message for found in caplog.records if "ridge" in found.message] == [NOTE]
-    assert not looked_at(trio, OFTEN, "--no-directions").findings
 
 
 def test_the_recorded_ridge_is_that_of_the_merge(trio: Trio):

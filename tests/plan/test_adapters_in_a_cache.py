@@ -112,14 +112,15 @@ def test_a_cache_that_another_process_fills_meanwhile_is_used(tmp_path, monkeypa
     assert list(cache.iterdir()) == [cache / made.name]
 
 
-@pytest.mark.parametrize(("dtype", "hint"), [("zzz", ""), ("bf16", " Did you mean bfloat16?")])
-def test_a_dtype_for_adapters_that_does_not_exist_is_refused(tmp_path, dtype, hint):
+def test_a_dtype_for_adapters_that_does_not_exist_is_refused(tmp_path):
     family = Family(tmp_path)
     model = f"{family.path('base')}+{adapter(family, 'lo')}"
     cache = tmp_path / "cache"
-    line = family.refusal(CACHE, str(cache), "--lora-merge-dtype", dtype, models=[{"model": model}])
+    line = family.refusal(
+        CACHE, str(cache), "--lora-merge-dtype", "bf16", models=[{"model": model}]
+    )
     assert line == (
-        f"Error: `--lora-merge-dtype {dtype}` is no dtype that mergekit knows; it knows "
-        f"bfloat16, float16, float32, float64.{hint}"
+        "Error: `--lora-merge-dtype bf16` is no dtype that mergekit knows, as bfloat16, float16, "
+        "float32, float64 are: did you mean 'bfloat16'?"
     )
     assert not cache.exists()

@@ -12,7 +12,7 @@ from mergekit.io.tasks import LoaderCache
 from models import Trio, merge_yaml, read_weights
 
 from mergekit_ram.errors import InputError
-from mergekit_ram.models.checkpoints import open_checkpoint
+from mergekit_ram.models.checkpoints import Source, open_checkpoint
 from mergekit_ram.models.loader import NamedLoader
 
 
@@ -62,7 +62,7 @@ def sharded(trio: Trio) -> Path:
 
 def named(folder: Path) -> NamedLoader:
     checkpoint = open_checkpoint(str(folder), "it")
-    return NamedLoader("it", checkpoint, False, {f"my.{n}": n for n in checkpoint.headers})
+    return NamedLoader("it", checkpoint, False, {f"my.{n}": Source(n) for n in checkpoint.headers})
 
 
 def test_every_tensor_is_that_of_its_file(sharded: Path):

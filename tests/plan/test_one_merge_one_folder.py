@@ -233,7 +233,7 @@ def test_every_card_of_merges_in_threads_has_its_section(trio: Trio):
     with ThreadPoolExecutor(4) as pool:
         cards = list(pool.map(card, factors))
     for r, text in zip(factors, cards, strict=True):
-        assert f"with ε = 1e-05, r = {r:g}, α = 2." in text
+        assert f"overlap_power = 1, r = {r:g}, α = 2." in text
 
 
 @BOTH
@@ -259,7 +259,7 @@ def test_an_input_that_changes_while_it_is_merged_makes_no_model(
     monkeypatch.setattr(SaveTensor, "execute", changing)
     result = run_yaml(trio.config(method), out, "--no-copy-tokenizer")
     assert result.exit_code == 1
-    words = {"replaced": "has changed (identity)", "touched": "has changed (time of change)"}
+    words = {"replaced": "has changed", "touched": "has changed"}
     said = result.output.splitlines()[-1]
     assert f"model {trio.folder / 'tool'}: {weights} {words.get(what, 'has gone')} since" in said
     assert "does not load: merge again when nothing writes to the inputs." in said
@@ -281,7 +281,7 @@ def test_an_input_that_changes_while_it_is_counted_costs_no_earlier_model(trio: 
     monkeypatch.setattr(tasks, "count_group", touching)
     result = run_yaml(trio.config("ram_plus"), out, "--no-copy-tokenizer")
     assert result.exit_code == 1
-    assert "coder/model.safetensors has changed (time of change)" in result.output
+    assert "coder/model.safetensors has changed since" in result.output
     assert all(torch.equal(tensor, before[name]) for name, tensor in read_weights(out).items())
     assert (out / "config.json").exists()
 

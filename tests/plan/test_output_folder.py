@@ -19,20 +19,13 @@ from refusals import BOTH, assert_not_loadable, refusal
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.plan.folder import check_output
+from mergekit_ram.record.schema import WORK_FOLDER
 
 
 def refused(folder: Path, size: int = 0, inputs: Sequence[str] = ()) -> str:
     with pytest.raises(InputError) as error:
         check_output(str(folder), size, inputs)
     return str(error.value)
-
-
-def test_an_output_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    assert refused(tmp_path / "file" / "out") == (
-        f"output folder {tmp_path / 'file' / 'out'}: {tmp_path / 'file'} is not a folder that can "
-        "be written to. Choose another one."
-    )
 
 
 @BOTH
@@ -44,13 +37,13 @@ def test_a_disk_without_room_is_refused_before_the_long_passes(trio: Trio, metho
     assert "and 0.0 MB are free. Make room, choose another folder" in line
 
 
-def test_a_folder_without_permission(tmp_path, monkeypatch):
-    # The superuser may write everywhere, so the system's answer is a stand-in here.
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert refused(tmp_path / "out") == (
-        f"output folder {tmp_path / 'out'}: {tmp_path} is not a folder that can be written to. "
-        "Choose another one."
-    )
+def test_a_folder_that_cannot_be_made(trio: Trio):
+    # The superuser may write everywhere; a file in the way is in his as well.
+    file = trio.folder / "out"
+    file.touch()
+    line = run_yaml(trio.config("ram"), file, "--no-copy-tokenizer").output.splitlines()[-1]
+    assert line.startswith(f"Error: output folder {file}: it cannot be written to: ")
+    assert line.endswith("Choose another one.")
 
 
 @pytest.mark.parametrize("name", ["base", "tool"])
@@ -166,3 +159,18 @@ def test_a_merge_replaces_an_earlier_one_of_other_shards(trio: Trio, method, cap
     assert [file.name for file in out.glob("*.safetensors*")] == ["model.safetensors"]
     fresh = trio.merge(method)
     assert all(torch.equal(read_weights(out)[name], fresh[name]) for name in fresh)
+
+
+def test_a_folder_with_an_unfinished_merge_is_refused_with_both_ways_out(trio: Trio):
+    out = trio.folder / "out"
+    work = out / WORK_FOLDER
+    work.mkdir(parents=True)
+    (work / "unit").touch()
+    line = run_yaml(trio.config("ram"), out, "--no-copy-tokenizer").output.splitlines()[-1]
+    assert line == (
+        f"Error: output folder {out}: an unfinished `mergekit-ram merge` lies in it. Resume it by "
+        f"the same command, or remove {work} to give it up."
+    )
+    assert [*out.iterdir()] == [work]
+    shutil.rmtree(work)
+    succeed(run_yaml(trio.config("ram"), out, "--no-copy-tokenizer"))

@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner, Result
-from mergekit.config import MergeConfiguration
 from mergekit.scripts.merge_raw_pytorch import main as mergekit_pytorch
 from models import Trio
 from safetensors.torch import save_file
@@ -55,8 +54,8 @@ def said(result: Result) -> str:
 @pytest.mark.parametrize("key", ["dtype", "out_dtype"])
 def test_a_raw_dtype_that_does_not_exist_is_refused_with_the_nearest(raw, key):
     assert said(raw.merge(raw.recipe(**{key: "bf16"}))) == (
-        f"Error: `{key}: bf16` is no dtype that mergekit knows; it knows bfloat16, float16, "
-        "float32, float64. Did you mean bfloat16?"
+        f"Error: `{key}: bf16` is no dtype that mergekit knows, as bfloat16, float16, float32, "
+        "float64 are: did you mean 'bfloat16'?"
     )
 
 
@@ -68,13 +67,6 @@ def test_raw_files_are_refused_by_name(raw):
         f"Error: model {raw.agent}: cannot read {raw.agent}: the file is missing. {REPAIR}"
     )
     assert not (raw.folder / "out").exists()
-
-
-def test_what_is_no_raw_recipe_is_refused(raw):
-    assert said(raw.merge("merge_method: ram\nmodels: 3")) == (
-        f"Error: {raw.folder}/recipe.yml cannot be read as a configuration of mergekit: models: "
-        "Input should be a valid list. Give the YAML file of a merge."
-    )
 
 
 def test_raw_keys_at_the_wrong_level_are_warned_of(raw, caplog):
@@ -121,11 +113,11 @@ UNREADABLE = {
         "found character '\\t' that cannot",
     ),
     "a NUL": (RECIPE.encode() + b"\0", "special characters are not allowed"),
-    "UTF-16": (RECIPE.encode("utf-16"), "it is not in UTF-8 (byte 0xff at 0); save it as UTF-8."),
+    "UTF-16": (RECIPE.encode("utf-16"), "'utf-8' codec can't decode byte 0xff"),
     "UTF-16 without a mark": (RECIPE.encode("utf-16-le"), "special characters are not allowed"),
     "Latin-1": (
         "# é\n".encode("latin-1") + RECIPE.encode(),
-        "it is not in UTF-8 (byte 0xe9 at 2); save it as UTF-8.",
+        "'utf-8' codec can't decode byte 0xe9",
     ),
     "two documents": (f"{RECIPE}---\n{RECIPE}".encode(), "expected a single document"),
     "a tag of Python": (
@@ -148,7 +140,7 @@ def test_a_file_that_is_no_recipe_is_refused_with_the_reason(tmp_path, what):
     data, reason = UNREADABLE[what]
     path.write_bytes(data)
     with pytest.raises(InputError) as error:
-        read_recipe(path, MergeConfiguration)
+        read_recipe(path)
     assert_refused(f"Error: {error.value}", path, reason)
 
 

@@ -78,19 +78,26 @@ SAME = (Sketch("one", 0.3, (5.0, 95.0)), Sketch("two", 0.3, (5.0, 95.0)))
 """ρ is 19."""
 
 
-def test_agents_that_changed_the_same_weights_are_sent_to_another_rule():
+def test_a_limit_that_all_reach_is_no_reason_for_a_larger_alpha():
     found = texts(records.merge(SAME))
-    for code in ("all-clipped", "same-weights"):
-        assert "larger alpha would tell" not in found[code]
+    assert found.keys() == {"all-clipped"}
     assert "That is no reason for a larger alpha" in found["all-clipped"]
-    assert (
-        "at least 4 of its changed parameters for each that is its own (ρ)"
-        in (found["same-weights"])
-    )
-    assert "Take ram_directions, a lower overlap_power" in found["same-weights"]
-    apart = (SAME[0], Sketch("two", 0.3, (30.0, 70.0)))
-    assert "same-weights" not in texts(records.merge(apart))
-    assert texts(records.merge(SAME, method="ram_directions")).keys() == {"all-clipped"}
+    apart = (SAME[0], Sketch("two", 0.3, (50.0, 50.0)))
+    assert texts(records.merge(apart)).keys() == set()
+
+
+FEW = (Sketch("one", 0.3, (0.5, 99.5)), Sketch("two", 0.3, (30.0, 70.0)))
+
+
+def test_advice_that_contradicts_itself_is_not_given():
+    record = records.inspection(FEW)
+    agents = tuple(agent.model_copy(update={"realised_rescale": 1.0}) for agent in record.agents)
+    lost = record.model_copy(update={"agents": agents})
+    assert "λ has nothing to act on" in texts(lost)["few-unique"]
+    assert "rescale-lost" not in texts(lost)
+    # Over directions there is no λ.
+    directions = lost.model_copy(update={"merge_method": "ram_directions"})
+    assert not {"few-unique", "rescale-lost"} & texts(directions).keys()
 
 
 @pytest.mark.parametrize(("r", "is_large"), [(0.1, False), (0.5, False), (0.51, True)])

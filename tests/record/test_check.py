@@ -74,27 +74,23 @@ def put(place: list[Any], key: int, value: object) -> None:
     place[key] = value
 
 
-PAIRS = "pairwise does not list every two of its agents once, in their order"
-SHORT = "its agents are coder, tool, but its tensors have coder, tool, memory"
-
 CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
-    "doubled tensor": (lambda r: r["tensors"].append(tensor(r)), "is there 2 times"),
-    "doubled agent": (lambda r: r["agents"].append(agent(r)), "agents: coder is there 2 times"),
-    "agent unknown": (lambda r: r["agents"].pop(), SHORT),
+    "doubled tensor": (lambda r: r["tensors"].append(tensor(r)), "parameters is 18720, but its"),
+    "doubled agent": (lambda r: r["agents"].append(agent(r)), "agents.length is 4, but its counts"),
+    "agent unknown": (lambda r: r["agents"].pop(), "agents.length is 2, but its counts give 3"),
     "agent missing": (
         lambda r: tensor(r)["agents"].pop(),
-        "overlap_degree of coder has 3 entries, and 2 agents take part",
+        "agents.2.overlap_degree.0 is ",
     ),
-    "too many": (lambda r: put(degree(r), 0, 10**9), " are changed"),
+    "too many": (lambda r: put(degree(r), 0, 10**9), "agents.0.overlap_degree.0 is "),
     "no multiple": (
         lambda r: put(degree(r), 1, degree(r)[1] + 1),
-        "but 2 agents count each of these parameters",
+        "agents.0.overlap_degree.1 is ",
     ),
-    "one agent's shared": (
-        lambda r: put(degree(r), 2, degree(r)[2] + 3),
-        "but 3 agents count each of these parameters",
+    "weight": (
+        lambda r: tensor(r)["agents"][0].update(weight=0),
+        "agents.0.weight is 1.0, but its counts give [0.0, 1.0]",
     ),
-    "weight": (lambda r: tensor(r)["agents"][0].update(weight=0), "entries, and 2 agents take"),
     "sums": (lambda r: agent(r).update(active=1), "agents.0.active is 1, but its counts give"),
     "degrees": (
         lambda r: agent(r).update(overlap_degree=[1, 2, 3]),
@@ -117,6 +113,14 @@ CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
         lambda r: agent(r).update(rescale=7.0),
         "agents.0.rescale is 7.0, but its counts give 1.2",
     ),
+    "another field": (
+        lambda r: r.update({"\x1b[2J": 1}),
+        r"\x1b[2J is 1, but its counts give None",
+    ),
+    "another field of an agent": (
+        lambda r: agent(r).update({"\x1b[2J": 1}),
+        r"agents.0.\x1b[2J is 1, but its counts give None",
+    ),
     "parameters": (lambda r: r.update(parameters=7), "parameters is 7, but its counts give"),
     "epsilon": (lambda r: r.update(epsilon=0.5), "epsilon is 0.5, but its counts give 1e-05"),
     "layer": (
@@ -124,11 +128,11 @@ CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
         "layers.0.change is 0.5, but its counts give",
     ),
     "layer missing": (lambda r: r["layers"].pop(), "layers.length is"),
-    "unknown in a pair": (lambda r: pair(r).update(first="nobody"), PAIRS),
-    "with itself": (lambda r: pair(r).update(second="coder"), PAIRS),
-    "pair missing": (lambda r: r["pairwise"].pop(), PAIRS),
-    "no pairs": (lambda r: r["pairwise"].clear(), PAIRS),
-    "pair doubled": (lambda r: r["pairwise"].append(pair(r)), PAIRS),
+    "unknown in a pair": (lambda r: pair(r).update(first="nobody"), "pairwise.0.0 is nobody, but"),
+    "with itself": (lambda r: pair(r).update(second="coder"), "pairwise.0.1 is coder, but"),
+    "pair missing": (lambda r: r["pairwise"].pop(), "pairwise.length is 2, but its counts give 3"),
+    "no pairs": (lambda r: r["pairwise"].clear(), "pairwise.length is 0, but its counts give 1"),
+    "pair doubled": (lambda r: r["pairwise"].append(pair(r)), "pairwise.length is 4, but its"),
     "jaccard of counts": (
         lambda r: pair(r).update(jaccard=0.5),
         "pairwise.0.jaccard is 0.5, but its counts give 0.",
@@ -139,23 +143,15 @@ CONTRADICTIONS: dict[str, tuple[Edit, str]] = {
     ),
     "one agent short": (
         lambda r: r["thresholds"][1]["agents"].pop(),
-        "thresholds.1: its agents are coder, tool, not coder, tool, memory",
-    ),
-    "another agent": (
-        lambda r: at(r).update(model="nobody"),
-        "thresholds.1: its agents are nobody, tool, memory, not coder, tool, memory",
+        "thresholds.1.length is 2, but its counts give 3",
     ),
     "another order": (
         lambda r: r["thresholds"][1]["agents"].reverse(),
-        "thresholds.1: its agents are memory, tool, coder, not coder, tool, memory",
+        "thresholds.1.0.0 is memory, but its counts give coder",
     ),
     "sum at ε": (
         lambda r: at(r).update(active=1),
         "thresholds.1.agents.0.active is 1, but its counts give",
-    ),
-    "density at ε": (
-        lambda r: at(r).update(density=0.9),
-        "thresholds.1.agents.0.density is 0.9, but its counts give",
     ),
     "unique share": (
         lambda r: at(r).update(unique_share=1.0),
@@ -174,7 +170,6 @@ DAMAGES: dict[str, tuple[Edit, str]] = {
     ),
     "threshold": (lambda r: tensor(r).update(epsilon=-1), "tensors.0.epsilon: Input should be"),
     "columns": (lambda r: r.update(tensors={"name": []}), "tensors: Input should be a valid"),
-    "another key": (lambda r: r.update({"\x1b[2J": 1}), r"\x1b[2J: Extra inputs are not permitted"),
     "negative both": (lambda r: pair(r).update(both=-1), "pairwise.0.both: Input should be"),
     "jaccard": (lambda r: pair(r).update(jaccard=7.0), "pairwise.0.jaccard: Input should be less"),
     "cosine": (lambda r: pair(r).update(cosine=-2.0), "pairwise.0.cosine: Input should be greater"),
@@ -274,7 +269,7 @@ def test_statistics_are_checked_before_they_are_used(trio: Trio):
     result = run_yaml(config, trio.folder / "out", "--no-copy-tokenizer")
     assert result.exit_code == 1
     assert "Traceback" not in result.output
-    assert f"{path} contradicts itself: tensor " in result.output.splitlines()[-1]
+    assert f"{path} contradicts itself: agents.0." in result.output.splitlines()[-1]
 
 
 def test_figures_of_a_sample_are_checked_too(trio: Trio, tmp_path):
@@ -283,8 +278,8 @@ def test_figures_of_a_sample_are_checked_too(trio: Trio, tmp_path):
     assert read_record(tmp_path).sample is not None
     cases: tuple[tuple[Edit, str], ...] = (
         (lambda r: pair(r).update(jaccard=7.0), "pairwise.0.jaccard: Input"),
-        (lambda r: r["thresholds"][0]["agents"].pop(), "its agents are coder, tool, not"),
-        (lambda r: r["sample"].update(parameters=10**9), "sample.parameters is 1000000000 of"),
+        (lambda r: r["thresholds"][0]["agents"].pop(), "thresholds.0.length is 2, but its"),
+        (lambda r: r["sample"].update(parameters=10**9), "sample.parameters is 1000000000, but"),
         (lambda r: agent(r).update(density=0.001), "agents.0.density is 0.001, but its counts"),
     )
     for edit, message in cases:
@@ -324,7 +319,7 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(data=st.data())
 def test_whatever_is_exchanged_in_a_record_it_is_shown_or_refused(written, tmp_path, data):

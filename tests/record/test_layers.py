@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mergekit_ram.record.build import Place
+from mergekit_ram.record.layers import Place
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,8 @@ def test_the_model_card_has_a_section(trio: Trio, method):
     card = (trio.folder / "merged" / "README.md").read_text()
     assert card.startswith("---\n")  # mergekit's own part is whole
     section = card[card.index("## Overlap of the agents") :]
-    settings = {"ram": "ε = 1e-05", "ram_plus": "ε = 1e-05, r = 0.1, α = 2"}[method]
+    settings = "ε = 1e-05, scale = 1, overlap_power = 1"
+    settings += {"ram": "", "ram_plus": ", r = 0.1, α = 2"}[method]
     assert f"Merged by `{method}` of mergekit-ram" in section
     assert f"with {settings}." in section
     for agent in record_of(trio.folder / "merged").agents:
@@ -141,13 +142,12 @@ def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):
     trio.merge("ram")
     result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), "--sample", "0.1"])
     assert result.exit_code == 2
-    assert "a record has none: give the YAML file" in result.output
+    assert "a record has none: give the YAML file" in unfolded(result.output)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read as a record of overlaps"),
         ("{", "cannot be read as a record of overlaps"),
         ('{"schema_version": 7}', "is no record of schema version 3"),
         ('{"kind": "merge"}', "is no record of schema version 3"),
@@ -155,13 +155,33 @@ def test_what_needs_models_is_refused_for_a_folder(trio: Trio, tmp_path):
     ],
 )
 def test_records_that_cannot_be_read_are_refused(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / RECORD_NAME).write_text(content)
+    (tmp_path / RECORD_NAME).write_text(content)
     result = CliRunner().invoke(main, ["inspect", str(tmp_path)])
     assert result.exit_code == 1
     assert result.output.startswith("Error: ")
     assert message in result.output
     assert str(tmp_path / RECORD_NAME) in result.output
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("config.json", "a model"), ("adapter_config.json", "an adapter"), ("notes", "a folder")],
+)
+def test_a_folder_without_a_record_is_told_by_what_it_is(tmp_path, file, kind):
+    (tmp_path / file).write_text("{}")
+    result = CliRunner().invoke(main, ["inspect", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {tmp_path} is {kind} without {RECORD_NAME}, which a ")
+    assert "give the YAML of a merge with their base as `base_model:`." in result.output
+    assert "Errno" not in result.output
+
+
+def test_options_without_effect_on_a_record_are_told(trio: Trio, tmp_path):
+    trio.merge("ram")
+    told = "options of mergekit have no effect on a record"
+    for options, is_told in ((), False), (("--quiet",), False), (("--trust-remote-code",), True):
+        result = CliRunner().invoke(main, ["inspect", str(tmp_path / "merged"), *options])
+        assert (told in result.stderr) == is_told
 
 
 def test_raw_checkpoints_leave_a_record_too(tmp_path):

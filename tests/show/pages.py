@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
+from itertools import chain
 from typing import Any
 
 import page_records as records
 from page_records import Sketch
 
 from mergekit_ram.record.schema import OverlapRecord
-from mergekit_ram.show.page import render_page
+from mergekit_ram.show.page import panels, render_page
 
 ALWAYS = {"density", "overlap-degree", "layers", "rescale-r", "rescale-alpha"}
 INSPECTED = ALWAYS | {
@@ -47,12 +48,8 @@ RECORDS = {
 
 def plots(record: OverlapRecord) -> dict[str, dict[str, Any]]:
     """What plotly is told to draw, by figure."""
-    found = re.findall(
-        r'<figure id="(.*?)">.*?<script type="application/json">(.*?)</script>',
-        render_page(record),
-        re.DOTALL,
-    )
-    return {name: json.loads(description) for name, description in found}
+    found = chain.from_iterable(panels(record).values())
+    return {panel.name: json.loads(json.dumps(panel.plot)) for panel in found}
 
 
 def captions(record: OverlapRecord) -> dict[str, str]:

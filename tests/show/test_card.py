@@ -7,6 +7,7 @@ import re
 from page_records import Finding
 from pages import RECORDS
 
+from mergekit_ram.methods import RamDirectionsMerge
 from mergekit_ram.show import card
 from mergekit_ram.show.card import HEAD, card_section, whole_card
 
@@ -44,3 +45,17 @@ def test_the_package_is_a_link_where_it_has_an_address(monkeypatch):
     assert "of mergekit-ram 0.2.0" in card_section(RECORDS["merge"])
     monkeypatch.setattr(card, "metadata", lambda name: Metadata())
     assert "[mergekit-ram](https://example.org/ram)" in card_section(RECORDS["merge"])
+
+
+def test_a_card_of_directions_cites_their_sources_and_has_no_factor():
+    settings = RECORDS["merge"].settings.model_copy(update={"ridge": 0.3, "r": None, "alpha": None})
+    record = RECORDS["merge"].model_copy(
+        update={"merge_method": "ram_directions", "settings": settings}
+    )
+    section = card_section(record)
+    for paper in ("2601.13572", "2503.08099"):
+        assert f"https://arxiv.org/abs/{paper}" in section
+    assert "λ" not in section
+    assert "clipped" not in section
+    assert "λ" in card_section(RECORDS["merge"])
+    assert RamDirectionsMerge.spec.reference_url.endswith("2503.08099")

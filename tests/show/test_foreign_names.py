@@ -89,7 +89,7 @@ def test_errors_are_one_visible_line(tmp_path):
     folder = tmp_path / "\x1b[31m"
     folder.mkdir()
     result = CliRunner().invoke(main, ["inspect", str(folder)])
-    assert r"\x1b[31m/ram_overlap.json cannot be read" in result.output
+    assert r"\x1b[31m is a folder without ram_overlap.json" in result.output
     assert "\x1b" not in result.output
 
 

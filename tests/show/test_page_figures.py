@@ -23,9 +23,10 @@ def test_bars_show_density_and_shares_of_the_overlap_degree():
     alone, one, two = found["overlap-degree"]["data"]
     assert [alone["name"], one["name"], two["name"]] == [
         "alone",
-        "with one other",
-        "with two others",
+        "with 1 other",
+        "with 2 others",
     ]
+    assert {trace["base"] for trace in (alone, one, two)} == {None}  # else they are not stacked
     for number, sketch in enumerate(PAPER):
         bars = [100 * trace["x"][number] for trace in (alone, one, two)]
         assert bars == pytest.approx(sketch.degree, abs=0.01)
@@ -64,11 +65,11 @@ def test_the_matrix_is_symmetric_and_has_numbers_in_its_cells():
     assert "opposite signs 49.00 %" in matrix["hovertext"][0][2]
 
 
-def test_what_the_record_lacks_is_said():
-    page = render_page(RECORDS["merge"])
-    (missing,) = re.findall(r'<p class="missing">(.*?)</p>', page, re.DOTALL)
-    for lacking in ("overlaps of pairs", "other values of ε", "what is kept"):
-        assert lacking in missing
+def test_what_a_merge_does_not_count_is_said():
+    (missing,) = re.findall(
+        r'<p class="missing">(.*?)</p>', render_page(RECORDS["merge"]), re.DOTALL
+    )
+    assert "inspect</code> on the configuration adds overlaps of pairs" in missing
     assert 'class="missing"' not in render_page(RECORDS["inspection"])
 
 
@@ -77,9 +78,9 @@ def test_the_map_sums_what_belongs_to_one_module():
     sums = LayerMap.of(record)
     assert sums.rows == ("0", "1", "2", "3", OUTSIDE)
     assert sums.modules == (
-        "self_attn.q_proj",
         "mlp.gate_proj",
         "mlp.up_proj",
+        "self_attn.q_proj",
         "model.embed_tokens",
     )
     agent = record.agents[1].model
@@ -90,7 +91,7 @@ def test_the_map_sums_what_belongs_to_one_module():
     assert cell.active == sum(tensor.agents[1].active for tensor in parts)
     assert cell.unique == sum(tensor.agents[1].unique for tensor in parts)
     table = sums.table(agent, lambda cell: cell.density)
-    assert table[2][0] == cell.active / cell.numel
+    assert table[2][2] == cell.active / cell.numel
     assert table[2][3] is None
     assert table[4][:3] == [None] * 3
 
@@ -123,7 +124,9 @@ def test_bars_of_what_is_kept():
         "by ram_plus": [agent.retained_ram_plus for agent in record.agents],
     }
     meant, stored = plots(record)["realised"]["data"]
+    assert meant["base"] == stored["base"] == 1.0
     assert meant["x"] == pytest.approx([0.2, 0.1451, 0.1105], abs=1e-4)
+    assert meant["text"] == ["1.200", "1.145", "1.111"]
     assert stored["x"] == pytest.approx([0.12, 0.11, 0.10])
 
 
@@ -136,31 +139,13 @@ def test_what_is_configured_has_bars_where_it_is_neither_method():
     assert configured["x"] == [0.9] * 3
 
 
-def test_a_factor_that_differs_by_tensor_is_averaged_over_unique_parameters():
+def test_a_factor_that_differs_by_tensor_has_no_bar():
     record = RECORDS["inspection"]
-    model = record.agents[0].model
     first, *others = record.agents
-    tensors = tuple(
-        tensor.model_copy(
-            update={
-                "agents": (
-                    tensor.agents[0].model_copy(update={"rescale": 1.0 + number % 2}),
-                    *tensor.agents[1:],
-                )
-            }
-        )
-        for number, tensor in enumerate(record.tensors)
-    )
-    odd = sum(tensor.agents[0].unique for tensor in tensors[1::2])
-    changed = record.model_copy(
-        update={
-            "agents": (first.model_copy(update={"rescale": (1.0, 2.0)}), *others),
-            "tensors": tensors,
-        }
-    )
-    assert changed.agents[0].model == model
-    meant, _ = plots(changed)["realised"]["data"]
-    assert meant["x"][0] == pytest.approx(odd / first.unique)
+    changed = first.model_copy(update={"rescale": (1.0, 2.0)})
+    meant, _ = plots(record.model_copy(update={"agents": (changed, *others)}))["realised"]["data"]
+    assert meant["x"][0] is None
+    assert None not in meant["x"][1:]
 
 
 def test_the_maps_of_all_agents_have_one_scale_and_the_order_of_the_model():
@@ -175,43 +160,11 @@ def test_the_maps_of_all_agents_have_one_scale_and_the_order_of_the_model():
     assert titles == set(labels([sketch.model for sketch in EIGHT]))
 
 
-def test_of_more_than_eight_agents_one_is_chosen():
+def test_the_maps_of_many_agents_stand_in_rows():
     nine = tuple(Sketch(f"agent-{n}", 0.1, (50.0, *[5.0] * 8)) for n in range(9))
-    page = render_page(records.inspection(nine))
-    (choices,) = re.findall(r'<p class="choices">(.*?)</p>', page, re.DOTALL)
-    assert choices.count("<select>") == 2
-    shown = plots(records.inspection(nine))["layers"]["data"]
-    assert [trace.get("visible") for trace in shown] == [None] + [False] * 17
-
-
-def test_modules_stand_in_the_order_in_which_a_token_meets_them():
-    record = RECORDS["merge"]
-    first = record.tensors[1]
-    names = (
-        "model.layers.0.mlp.down_proj.weight",
-        "model.layers.0.something_new.weight",
-        "model.layers.0.input_layernorm.weight",
-        "model.layers.0.post_attention_layernorm.weight",
-        "model.layers.0.self_attn.k_proj.weight",
-        "model.layers.0.self_attn.o_proj.weight",
-        "model.layers.0.self_attn.q_proj.weight",
-        "lm_head.weight",
-        "model.norm.weight",
-        "model.embed_tokens.weight",
-    )
-    tensors = tuple(first.model_copy(update={"name": name}) for name in names)
-    assert LayerMap.of(record.model_copy(update={"tensors": tensors})).modules == (
-        "input_layernorm",
-        "self_attn.q_proj",
-        "self_attn.k_proj",
-        "self_attn.o_proj",
-        "post_attention_layernorm",
-        "mlp.down_proj",
-        "something_new",
-        "model.embed_tokens",
-        "model.norm",
-        "lm_head",
-    )
+    plot = plots(records.inspection(nine))["layers"]
+    assert [trace["visible"] for trace in plot["data"]] == [True] * 9 + [False] * 9
+    assert plot["layout"]["grid"]["rows"] == 3
 
 
 def test_one_agent_has_no_empty_panel_and_no_axis_beyond_what_can_be():
@@ -219,7 +172,8 @@ def test_one_agent_has_no_empty_panel_and_no_axis_beyond_what_can_be():
     found = plots(record)
     assert found.keys() == {"density", "layers", "epsilon-density", "retained"}
     assert found["epsilon-density"]["layout"]["yaxis"]["range"][1] <= 1.03
-    assert found["density"]["layout"]["xaxis"]["tickvals"][-1] <= 1.0
+    axis = found["density"]["layout"]["xaxis"]
+    assert axis["tickvals"][-1] == 1.0 < axis["range"][1] <= 1.03
     assert "overlaps of pairs" not in render_page(record)
 
 

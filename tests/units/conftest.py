@@ -23,19 +23,19 @@ class Undisturbed:
     weights: Weights
 
 
-@pytest.fixture(scope="module", params=["ram_plus", "ram"])
+@pytest.fixture(scope="session", params=["ram_plus", "ram"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory) -> Undisturbed:
     """A merge of each method by ``mergekit-yaml``."""
     return _merged(request.param, tmp_path_factory.mktemp("units"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def plus(tmp_path_factory) -> Undisturbed:
     """A merge of ``ram_plus``, whose units count, by ``mergekit-yaml``."""
     return _merged("ram_plus", tmp_path_factory.mktemp("units"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def over_directions(tmp_path_factory) -> Undisturbed:
     """The same by ``ram_directions``."""
     return _merged("ram_directions", tmp_path_factory.mktemp("units"))

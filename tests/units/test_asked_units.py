@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,12 @@ import yaml
 from observed import Killed, contents, killed, told
 from unit_merges import assert_finished, changed, merge
 
-from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
+from mergekit_ram.record.schema import WORK_FOLDER
+from mergekit_ram.units.folder import unfinished_merge
 
 NOTHING_LEFT = "this merge is finished: nothing is left to do. --restart merges anew."
 
-LATE = (("--finalise",), ("--units", "0:1"), ("--units", "800:810"))
+LATE = (("--finalise",), ("--units", "800:810"))
 
 
 @pytest.fixture(scope="module")
@@ -101,16 +100,20 @@ def test_nothing_is_finalised_where_nothing_was_begun(plus, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_finalise_and_restart_are_told_apart(plus, finished):
-    line = refused(plus.recipe, finished, "--finalise", "--restart")
-    assert line.endswith("--restart throws them away: leave out one of them.")
+@pytest.mark.parametrize("other", [("--restart",), ("--units", "0:1")])
+def test_finalising_neither_does_units_nor_throws_them_away(plus, finished, other):
+    line = refused(plus.recipe, finished, "--finalise", *other)
+    assert line == (
+        "Error: --finalise uses finished units: it does none (--units) and throws none away "
+        "(--restart). Leave out one of the two."
+    )
 
 
 def begun(plus, out: Path) -> int:
     """A merge of which three units are done; how many it has."""
     result = merge(plus.recipe, out, "--units", "0:3")
     assert result.exit_code == 0, result.output
-    return len(WorkFolder(out).manifest().units)
+    return len(unfinished_merge(out).manifest.units)
 
 
 def test_finalising_says_which_units_lack(plus, tmp_path):
@@ -135,7 +138,7 @@ def test_units_make_no_model_and_finalising_does(plus, tmp_path, monkeypatch):
     assert "(100 %)" in result.output.splitlines()[-2]
     assert not (out / "config.json").exists()
     with monkeypatch.context() as patched:
-        patched.setattr("mergekit_ram.units.finish.remove_earlier_model", killed)
+        patched.setattr("mergekit_ram.units.folder.remove_earlier_model", killed)
         with pytest.raises(Killed):
             merge(plus.recipe, out, "--finalise")
     before = contents(out)
@@ -175,11 +178,9 @@ def test_a_range_beyond_the_last_unit_says_how_many_there_are(plus, tmp_path, ca
     assert contents(out) == before
 
 
-def test_a_range_beyond_the_last_unit_begins_nothing(plus, tmp_path):
+def test_a_range_beyond_the_last_unit_begins_nothing(plus, tmp_path, caplog):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "mergekit_ram.cli", "merge", str(plus.recipe), str(out)]
-    command += ["--units", "100:200", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--units 100:200: nothing to do, the merge has " in done.stderr
+    result = merge(plus.recipe, out, "--units", "100:200")
+    assert result.exit_code == 0, result.output
+    assert told(caplog)[-1].startswith("--units 100:200: nothing to do, the merge has ")
     assert not out.exists()

@@ -11,7 +11,7 @@ from unit_merges import assert_finished, changed, merge
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.units import job as jobs
-from mergekit_ram.units.folder import WorkFolder
+from mergekit_ram.units.folder import unfinished_merge
 
 OPTIONS = {"copy_tokenizer": False, "out_shard_size": 8 * 1000, "quiet": True}
 
@@ -25,7 +25,7 @@ def no_benches() -> None:
 def job_of(recipe: Path, out: Path) -> jobs.MergeJob:
     """As the driver tells the workers of an unfinished merge."""
     job = jobs.read_job(recipe, out, MergeOptions(**OPTIONS), workers=2)
-    return replace(job, plan=WorkFolder(out).manifest().digest)
+    return replace(job, plan=unfinished_merge(out).manifest.digest)
 
 
 def begun(recipe: Path, out: Path, *options: str) -> None:
@@ -44,7 +44,7 @@ def test_what_a_worker_brings_after_a_restart_is_not_taken_for_the_new_plans(plu
     out = tmp_path / "out"
     begun(other(plus, tmp_path), out)
     left = job_of(other(plus, tmp_path), out)
-    shards = [unit.number for unit in WorkFolder(out).manifest().units if unit.kind == "shard"]
+    shards = [unit.number for unit in unfinished_merge(out).manifest.units if unit.kind == "shard"]
     if shards[0] > 0:
         assert merge(other(plus, tmp_path), out, "--units", f"0:{shards[0]}").exit_code == 0
     jobs.run_unit(left, shards[0])

@@ -18,7 +18,7 @@ from unit_merges import assert_finished, merge
 
 from mergekit_ram.cli import main
 from mergekit_ram.record.merge import MergeRecorder
-from mergekit_ram.units import finish
+from mergekit_ram.units import folder as folders
 
 
 def test_a_model_that_another_program_wrote_meanwhile_is_replaced(plus, tmp_path, caplog):
@@ -40,7 +40,7 @@ def test_shards_that_were_moved_before_a_crash_are_kept(plus, tmp_path, moved, m
     with monkeypatch.context() as patched:
         patched.setattr(MergeRecorder, "write", killed)
         if moved != "all":
-            patched.setattr(finish.os, "replace", replacing_some(out, moved))
+            patched.setattr(folders.os, "replace", replacing_some(out, moved))
         with pytest.raises(Killed):
             merge(plus.recipe, out)
     assert moved in ("all", len(list(out.glob("model-*.safetensors"))))

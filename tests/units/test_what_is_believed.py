@@ -16,10 +16,13 @@ import yaml
 from click.testing import CliRunner
 from models import Trio, save_tokenizer
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from unit_merges import OPTIONS, assert_finished, merge
 
 from mergekit_ram.cli import main
-from mergekit_ram.units.folder import WORK_FOLDER, Receipt, WorkFolder
+from mergekit_ram.record.schema import WORK_FOLDER
+from mergekit_ram.units.folder import unfinished_merge
+from mergekit_ram.units.shards import Receipt, digest_of
 
 Forgery = dict[str, Any]
 
@@ -32,6 +35,7 @@ FORGED: dict[str, Callable[[Forgery], object]] = {
     "of another size": lambda r: r["counts"][0][1].update(numel=1),
     "not counted": lambda r: r["counts"][0].__setitem__(1, None),
     "a tensor less": lambda r: r["counts"].pop(),
+    "of other numbers of agents": lambda r: degrees(r, lambda degree: degree[:-1]),
     "a tensor more": lambda r: r["counts"].append(r["counts"][0]),
 }
 
@@ -55,17 +59,24 @@ def test_a_forged_receipt_of_counts_is_not_believed(forgery, begun):
     assert work.receipt(unit) is None
 
 
-def test_a_forged_receipt_of_a_shard_is_not_believed(begun):
+def test_a_shard_with_a_tensor_less_is_not_believed_with_its_own_receipt(begun):
     work, unit, path = begun(-1)
-    assert work.receipt(unit) is not None
+    assert work.lacking([unit]) == []
+    shard = work.shard(unit.number)
+    whole, tensors = shard.read_bytes(), load_file(shard)
+    fewer = {name: tensors[name].clone() for name in unit.tensors[1:]}
+    save_file(fewer, shard)
     receipt = Receipt.model_validate_json(path.read_bytes())
-    path.write_text(receipt.model_copy(update={"tensors": ()}).sealed().model_dump_json())
-    assert work.receipt(unit) is None
+    forged = receipt.model_copy(update={"digest": digest_of(fewer)}).sealed()
+    path.write_text(forged.model_dump_json())
+    assert work.receipt(unit) is not None
+    assert work.lacking([unit]) == [unit]
+    shard.write_bytes(whole)
 
 
 def test_a_damaged_receipt_is_not_believed(begun):
     work, unit, path = begun(-1)
-    path.write_text(path.read_text().replace('"size":', '"size":1'))
+    path.write_text(path.read_text().replace('"digest":"', '"digest":"0'))
     assert work.receipt(unit) is None
 
 
@@ -84,11 +95,11 @@ def begun(all_done):
     kept: dict[Path, bytes] = {}
 
     def of(number: int):
-        manifest = WorkFolder(all_done).manifest()
-        unit = manifest.units[number]
-        path = all_done / WORK_FOLDER / f"unit-{unit.number:05d}-{manifest.digest}.json"
+        work = unfinished_merge(all_done)
+        unit = work.manifest.units[number]
+        path = all_done / WORK_FOLDER / f"unit-{unit.number:05d}-{work.manifest.digest}.json"
         kept[path] = path.read_bytes()
-        return WorkFolder(all_done, manifest.digest), unit, path
+        return work, unit, path
 
     yield of
     for path, content in kept.items():
@@ -161,7 +172,7 @@ def test_an_output_below_a_work_folder_is_refused(plus, all_done):
 SHADOWS = ("joblib", "warnings", "yaml", "torch", "mergekit_ram", "pickle")
 
 
-def test_files_of_the_working_folder_are_no_modules(plus, tmp_path):
+def test_two_workers_write_the_same_and_take_no_module_from_the_working_folder(plus, tmp_path):
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the working folder')\n")
     command = Path(sys.executable).with_name("mergekit-ram")

@@ -23,8 +23,10 @@ from models import read_weights
 from unit_merges import merge
 
 from mergekit_ram.plan import folder as folders
-from mergekit_ram.units import driver, finish
-from mergekit_ram.units.folder import WORK_FOLDER, WorkFolder
+from mergekit_ram.record.schema import WORK_FOLDER
+from mergekit_ram.units import driver
+from mergekit_ram.units import folder as work_folders
+from mergekit_ram.units.folder import WorkFolder, unfinished_merge
 
 REFUSALS = ("units that are needed first are not done", "no unfinished merge lies in it")
 
@@ -84,8 +86,9 @@ def stop_at_points(point: Callable[[], object]) -> None:
     folders.time = type("Time", (), {"sleep": stopping(lambda _: None), "monotonic": lambda: 0.0})
     folders._remove_lock = stopping(folders._remove_lock)
     driver.lock_folder = stopping(driver.lock_folder)
-    finish.remove_earlier_model = stopping(finish.remove_earlier_model)
-    for name in ("begin", "enter", "remove"):
+    driver.remove_work = stopping(driver.remove_work)
+    work_folders.remove_earlier_model = stopping(work_folders.remove_earlier_model)
+    for name in ("begin", "enter"):
         setattr(WorkFolder, name, stopping(getattr(WorkFolder, name)))
 
 
@@ -105,7 +108,7 @@ def prepared(recipe: Path, out: Path) -> tuple[Path, int, dict[str, torch.Tensor
     """A folder in which the last unit lacks, the number of units, and the finished weights."""
     begun = out.with_name("begun")
     assert run(recipe, begun, ["--units", "0:1"]) == 0
-    units = len(WorkFolder(begun).manifest().units)
+    units = len(unfinished_merge(begun).manifest.units)
     assert run(recipe, begun, ["--units", f"1:{units - 1}"]) == 0
     shutil.copytree(begun, out)
     assert run(recipe, out, []) == 0

@@ -1,23 +1,19 @@
-"""Compute the fields of a record that follow from the counts of its tensors.
-
-Recording computes them, and reading a record computes them again to check it.
-"""
+"""The layers and modules of a record's tensors, by their names, and what changed in them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import BaseModel
-
-from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.record.schema import LayerRecord, Setting, TensorRecord
 
 _IN_LAYER = re.compile(r"(?:(?P<stack>.*?)\.)?(?P<number>\d+)\.(?P<module>.+)")
-_EXPERT = re.compile(r"\bexperts\.\d+\b")
+_EXPERT = re.compile(r"\bexperts\.(\d+)\b")
 _KIND = re.compile(r"\.(weight|bias)$")
+
+NOTEWORTHY_SHARE = 0.01
+"""Of all parameters: a kind of tensors with fewer is too small to be news."""
 
 
 @dataclass(frozen=True)
@@ -62,26 +58,6 @@ def setting(values: Iterable[float]) -> Setting:
     return found[0] if len(found) == 1 else found
 
 
-def counted_fields(kind: type[BaseModel], agent: AgentOverlap) -> dict[str, Any]:
-    """The fields of an agent's record that come from its counts.
-
-    Args:
-        kind: the record, :class:`AgentRecord` or :class:`ThresholdAgent`.
-        agent: its counts in the whole model.
-    """
-    fields = {
-        "active": agent.active,
-        "shared": agent.shared,
-        "unique": agent.unique,
-        "density": agent.density,
-        "overlap_degree": agent.overlap_degree,
-        "overlap_share": agent.overlap_share,
-        "unique_share": agent.unique / agent.active if agent.active else None,
-        "overlap_unique_ratio": agent.finite_ratio,
-    }
-    return {name: value for name, value in fields.items() if name in kind.model_fields}
-
-
 def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
     """The change of every layer, in the order of the tensors."""
     layers: dict[str, list[TensorRecord]] = {}
@@ -93,3 +69,36 @@ def layer_records(tensors: Sequence[TensorRecord]) -> tuple[LayerRecord, ...]:
         changed = sum(tensor.change * tensor.numel for tensor in own)
         records.append(LayerRecord(name=name, numel=numel, change=changed / max(1, numel)))
     return tuple(records)
+
+
+def untouched_parts(tensors: Iterable[TensorRecord]) -> Iterator[str]:
+    """Names of layers, kinds of tensors and experts of which no agent changed anything."""
+    rest = [tensor for tensor in tensors if tensor.numel]
+    least = NOTEWORTHY_SHARE * sum(tensor.numel for tensor in rest)
+    for part_of in (_layer, _kind, _expert):
+        parts: dict[str | None, list[TensorRecord]] = {}
+        for tensor in rest:
+            parts.setdefault(part_of(tensor.name), []).append(tensor)
+        changed = {part for part, own in parts.items() if any(one.change for one in own)}
+        for part, own in parts.items():
+            is_news = part_of is not _kind or sum(tensor.numel for tensor in own) >= least
+            if part is not None and part not in changed and is_news:
+                yield part
+        rest = [tensor for tensor in rest if part_of(tensor.name) in {None, *changed}]
+
+
+def _layer(name: str) -> str | None:
+    place = Place.of(name)
+    return None if place.number is None else f"layer {place.layer}"
+
+
+def _kind(name: str) -> str:
+    place = Place.of(name)
+    if place.number is None:
+        return place.module
+    return "every " + f"{place.stack}.*.{place.module}".lstrip(".")
+
+
+def _expert(name: str) -> str | None:
+    found = _EXPERT.search(name)
+    return None if found is None else f"expert {found[1]} of {Place.of(name).layer}"
