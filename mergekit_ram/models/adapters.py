@@ -21,7 +21,8 @@ from mergekit.options import MergeOptions
 from peft.utils import load_peft_weights
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.models.transformers_layout import build_without_memory
+from mergekit_ram.models.checkpoints import open_checkpoint
+from mergekit_ram.models.transformers_layout import build_without_memory, layout_of
 from mergekit_ram.models.unreadable import ADAPTER_CONFIG
 from mergekit_ram.text import say, some
 
@@ -141,12 +142,21 @@ def _marks(folder: Path) -> Iterator[str]:
 def _check_applied(
     model: ModelReference, folders: ModelReference, config: peft.PeftConfig, options: MergeOptions
 ) -> None:
-    """Check on a model without memory that every tensor of an adapter's file finds its place.
+    """Check on a model without memory that every tensor of base and adapter finds its place.
 
-    PEFT warns of those that a file lacks, and says nothing of those that it has besides.
+    transformers makes up what the base's files do not have under its names. PEFT warns of tensors
+    that an adapter's file lacks, and says nothing of those that it has besides.
     """
     assert folders.lora is not None
     what, trust = f"the adapter {model.lora}", options.trust_remote_code
+    headers = open_checkpoint(folders.model.path, str(model)).headers
+    layout = layout_of(folders.config(trust), trust_remote_code=trust)
+    unknown = layout.missing(layout.places(headers).values()) if layout else set()
+    if unknown:
+        raise InputError(
+            f"model {model}: the base {model.model} lacks {some(sorted(unknown))} under the names "
+            "that transformers loads, which would make them up. Save it with save_pretrained."
+        )
     config.inference_mode = False
     with reading(model, what, REMEDY), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -189,7 +189,7 @@ def _check_orientation(
 ) -> None:
     """Refuse packed experts that are stored transposed, which no shape tells where they are square.
 
-    A trained matrix is nearer to the base's as it is than turned over.
+    A trained matrix is nearer to the base's as it is than turned over, if not by chance.
     """
     for weight in weights:
         header = loaders[base].index.headers.get(weight.name)
@@ -198,7 +198,7 @@ def _check_orientation(
         found = {model: loader.peek(weight.name) for model, loader in loaders.items()}
         first = {model: t[0].float() for model, t in found.items() if t is not None}
         for model, matrix in first.items():
-            if (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
+            if 2 * (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
                 raise InputError(
                     f"model {model}: tensor {weight.name} is stored transposed: its first matrix "
                     "is nearer to the base's when it is turned over. Save this model with the "

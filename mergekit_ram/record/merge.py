@@ -42,7 +42,6 @@ from mergekit_ram.tensors import agent_name
 from mergekit_ram.text import say
 
 LOG = logging.getLogger("mergekit_ram")
-"""Shown wherever warnings are: mergekit's commands show no more than these without ``-v``."""
 
 WARNED_OF = frozenset({"equals-base", "dense-agent", "large-rescale"})
 """Findings that were warned of as soon as all was counted."""
