@@ -38,8 +38,7 @@ from mergekit_ram.text import some
 
 TOKENIZER_REMEDY = "The vocabularies differ: align them with `tokenizer: {source: union}`."
 
-Headers = Mapping[str, TensorHeader]
-"""Of one tensor, by model."""
+Headers = Mapping[str, TensorHeader]  # of one tensor, by model
 
 
 @dataclass
@@ -151,7 +150,7 @@ def check_plan(
 
     Args:
         merges: of the plan.
-        prepared: its models; None for raw checkpoints, which have no configuration.
+        prepared: its models; None for raw checkpoints.
         out_config: the output's configuration, which is made to fit the weights.
 
     Raises:
