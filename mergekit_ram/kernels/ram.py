@@ -1,7 +1,7 @@
 """Count and merge one tensor of a base and agents: the arithmetic of RAM and RAM+.
 
 On the CPU loops compiled by numba do it (:mod:`.loops`), elsewhere and wherever they cannot torch
-operations (:mod:`.plain`, which is the place to read the formula): the bytes are the same.
+operations (:mod:`.plain`): the bytes are the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
 TORCH_BLOCK = 32_768
 """Elements of one input in a block where torch computes on the CPU, with many results at once."""
 
-T = TypeVar("T")
-
 MOST_AGENTS = 255
 """That the loops count in bytes."""
 
+T = TypeVar("T")
 Call = Callable[..., None]
 """Calls a function of :mod:`.plain` or :mod:`.loops` by its name."""
 
@@ -67,8 +66,8 @@ class _Loops:
             if self.problem is None:
                 self.problem = problem
                 LOG.warning(
-                    "merging on the CPU in torch, which takes about four times as long as the "
-                    "compiled loops: %s; the results are the same",
+                    "merging on the CPU in torch, which takes many times as long as the compiled "
+                    "loops: %s; the results are the same",
                     problem,
                 )
 
@@ -76,8 +75,7 @@ class _Loops:
 class _Calls:
     """Calls the loops, and remembers whether all that they met is finite."""
 
-    def __init__(self) -> None:
-        self.are_finite = True
+    are_finite = True
 
     def __call__(self, name: str, *arguments: Any) -> None:
         """Tensors share their memory with the loop; numpy has no bfloat16."""
@@ -130,12 +128,8 @@ def over_blocks(
     """Call ``work`` with every block, its place, and what it calls the arithmetic by.
 
     The loops are numba's, and may fail for any reason: in a cache that is full, cut or not to
-    be written to, in a library that is missing. A merge continues then, from this tensor's start.
-
-    Args:
-        inputs: to walk over.
-        work: keeps nothing of an earlier call.
-        size: elements of one input in a block; by default what suits the device.
+    be written to, in a library that is missing. A merge continues then, from this tensor's start:
+    ``work`` keeps nothing of an earlier call.
     """
 
     def by_torch(block: torch.Tensor, place: slice) -> T:
@@ -195,30 +189,15 @@ def count(
 ) -> OverlapCounts:
     """Count active parameters (|τ_t| > ε) by agent and overlap count.
 
-    Args:
-        base: the base's tensor, any shape, floating point.
-        agents: the agents' tensors, shape and device of ``base``, any floating dtype.
-        epsilon: activity threshold ε ≥ 0, in the unit of the weights.
-        dtype: round the inputs to this dtype first; by default they count as stored.
-        chunk_size: elements per step; no result depends on it.
+    Arguments and errors are those of :func:`merge`; by default values count as they are stored.
 
     Returns:
         Counts in Python integers, so no tensor is too large for them.
-
-    Raises:
-        KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
-        KernelParameterError: ε is negative, NaN, infinite or beyond the dtype that is computed
-            in, or ``chunk_size`` is not positive.
     """
     recipe = Recipe.of(
         len(agents), epsilon, None, None, 1.0, 1.0, dtype=dtype, chunk_size=chunk_size
     )
-    return count_by(recipe, base, agents)
-
-
-def count_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> OverlapCounts:
-    """As :func:`count`, by the recipe of a merge; a number that it could not use is refused."""
-    return _run(recipe, base, agents, merges=False, counts=True).counts
+    return merge_and_count(recipe, base, agents, merges=False).counts
 
 
 def merge(
@@ -243,7 +222,7 @@ def merge(
         |T_i| ≥ 2    θ_pre + s Σ_{t ∈ T_i} w_t τ_t / |T_i|^p
 
     An untouched parameter equals the base's bit for bit, and a unique one the agent's where
-    its factor s λ_t w_t, rounded to the dtype that is computed in, is 1, whatever the dtypes.
+    its factor s λ_t w_t, rounded to the dtype that is computed in, is 1.
 
     Args:
         base: the base's tensor, any shape, floating point.
@@ -278,27 +257,22 @@ def merge(
         out_dtype=out_dtype,
         chunk_size=chunk_size,
     )
-    return merge_by(recipe, base, agents)
+    return merge_and_count(recipe, base, agents, counts=False).tensor
 
 
-def merge_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As :func:`merge`, with its parameters and dtypes in one object."""
-    return _run(recipe, base, agents, merges=True, counts=False).tensor
-
-
-def merge_and_count(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> Merged:
-    """Merge as :func:`merge` does and count as :func:`count` does, reading everything once."""
-    return _run(recipe, base, agents, merges=True, counts=True)
-
-
-def _run(
+def merge_and_count(
     recipe: Recipe,
     base: torch.Tensor,
     agents: Sequence[torch.Tensor],
     *,
-    merges: bool,
-    counts: bool,
+    merges: bool = True,
+    counts: bool = True,
 ) -> Merged:
+    """Merge as :func:`merge` does and count as :func:`count` does, reading everything once.
+
+    Without ``merges`` the tensor is empty, without ``counts`` nobody has counts. A number that a
+    merge could not use is refused in any case.
+    """
     inputs = Inputs((base, *agents), recipe.dtype)
     numbers = recipe.numbers(inputs.compute_dtype)
     shape = base.shape if merges else (0,)
@@ -317,30 +291,13 @@ def _run(
 
 
 def merge_block(
-    call: Call,
-    block: torch.Tensor,
-    numbers: Numbers,
-    target: torch.Tensor,
-    degree: torch.Tensor,
+    call: Call, block: torch.Tensor, numbers: Numbers, target: torch.Tensor, degree: torch.Tensor
 ) -> None:
-    """Merge a block into a tensor ``[n]`` of any float dtype, and count it.
-
-    Args:
-        call: of the arithmetic.
-        block: ``[1 + N, n]``.
-        numbers: of the merge.
-        target: of no element where nothing is merged.
-        degree: as :func:`.plain.run` takes it.
-
-    Raises:
-        KernelOverflowError: the result is too large for the target's dtype.
-    """
+    """Merge and count a block: as :func:`.plain.run`, whatever the dtype of ``target``."""
     computed = torch.float64 if numbers.factor.dtype == np.float64 else torch.float32
     is_narrowed = computed == torch.float32 and target.dtype == torch.bfloat16
-    if call is _call_plain or target.dtype == computed or is_narrowed:
-        out = target
-    else:
-        out = target.new_empty(len(target), dtype=computed)
+    is_writable = call is _call_plain or target.dtype == computed or is_narrowed
+    out = target if is_writable else target.new_empty(len(target), dtype=computed)
     call("run", block, numbers, out, degree)
     if out is not target and len(target):
         store(out, target)
