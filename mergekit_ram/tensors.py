@@ -184,8 +184,8 @@ def merge_group(
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, out_dtype)
         found = ram.merge_and_count(recipe, base.tensor, tensors, counts=counted)
-    counts = _tensor_overlap(group, agents, found.counts) if counted else None
-    return MergedTensor(found.tensor, counts)
+    overlap = _tensor_overlap(group, agents, found.counts) if counted else None
+    return MergedTensor(found.tensor, overlap)
 
 
 def _merge_directions(

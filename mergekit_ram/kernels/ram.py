@@ -104,7 +104,7 @@ def available() -> bool:
 def why_not() -> str | None:
     """Why torch does the arithmetic on CPUs in this process; None where the compiled loops do.
 
-    Takes the seconds in which the loops are made ready, and tries them on a few numbers.
+    Tries the loops on a few numbers, which may take the seconds of a compilation.
     """
     if _is_switched_off():
         return f"switched off ({DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]})"
@@ -145,8 +145,9 @@ def over_blocks(
             if calls.are_finite:
                 return found
         # Torch says what is wrong, if anything is.
-        room = inputs.room(block.shape[1], inputs.compute_dtype)
-        return by_torch(inputs.load(place, room), place)
+        return by_torch(
+            inputs.load(place, inputs.room(block.shape[1], inputs.compute_dtype)), place
+        )
 
     is_cpu, agents = inputs.device.type == "cpu", len(inputs.tensors) - 1
     if is_cpu and 0 < agents <= MOST_AGENTS and available():
@@ -246,16 +247,9 @@ def merge(
         KernelParameterError: a number is NaN, infinite or beyond the dtype that is computed in,
             ε is negative, or ``chunk_size`` is not positive.
     """
+    numbers = epsilon, rescale, weight, scale, overlap_power
     recipe = Recipe.of(
-        len(agents),
-        epsilon,
-        rescale,
-        weight,
-        scale,
-        overlap_power,
-        dtype=dtype,
-        out_dtype=out_dtype,
-        chunk_size=chunk_size,
+        len(agents), *numbers, dtype=dtype, out_dtype=out_dtype, chunk_size=chunk_size
     )
     return merge_and_count(recipe, base, agents, counts=False).tensor
 
@@ -270,8 +264,7 @@ def merge_and_count(
 ) -> Merged:
     """Merge as :func:`merge` does and count as :func:`count` does, reading everything once.
 
-    Without ``merges`` the tensor is empty, without ``counts`` nobody has counts. A number that a
-    merge could not use is refused in any case.
+    Without ``merges`` the tensor is empty, without ``counts`` there are none.
     """
     inputs = Inputs((base, *agents), recipe.dtype)
     numbers = recipe.numbers(inputs.compute_dtype)
@@ -283,7 +276,7 @@ def merge_and_count(
         degree = torch.zeros(counted, counted, dtype=torch.int64, device=block.device)
         merge_block(call, block, numbers, out.view(-1)[place], degree)
         # A tensor that is kept would hold apart the memory that blocks leave free.
-        return [list(map(int, row)) for row in degree.tolist()]
+        return degree.tolist()
 
     found = [[[0] * counted] * counted, *over_blocks(inputs, work, recipe.chunk_size)]
     degree = (map(sum, zip(*rows, strict=True)) for rows in zip(*found, strict=True))
@@ -294,10 +287,10 @@ def merge_block(
     call: Call, block: torch.Tensor, numbers: Numbers, target: torch.Tensor, degree: torch.Tensor
 ) -> None:
     """Merge and count a block: as :func:`.plain.run`, whatever the dtype of ``target``."""
-    computed = torch.float64 if numbers.factor.dtype == np.float64 else torch.float32
-    is_narrowed = computed == torch.float32 and target.dtype == torch.bfloat16
-    is_writable = call is _call_plain or target.dtype == computed or is_narrowed
-    out = target if is_writable else target.new_empty(len(target), dtype=computed)
+    is_double = numbers.factor.dtype == np.float64
+    written = (torch.float64,) if is_double else (torch.float32, torch.bfloat16)
+    is_direct = call is _call_plain or target.dtype in written
+    out = target if is_direct else target.new_empty(len(target), dtype=written[0])
     call("run", block, numbers, out, degree)
     if out is not target and len(target):
         store(out, target)
