@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -126,7 +127,7 @@ def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> Ex
             if not waits:
                 raise
         if time.monotonic() > told_at:
-            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            LOG.warning("output folder %s: waiting for another merge (%s)", folder, _holder(folder))
             told_at = math.inf
         time.sleep(LOOK_EVERY)
 
@@ -169,9 +170,18 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
     if not os.fstat(file.fileno()).st_nlink:
         held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
+    with suppress(OSError):  # of a full disk
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
     os.utime(path)  # files that are older were there before this merge
     held.callback(_remove_lock, path, file)
     return held
+
+
+def _holder(folder: str) -> str:
+    """The process that has locked a folder, as it wrote it there."""
+    with suppress(OSError), Path(folder, LOCK_NAME).open(errors="replace") as file:
+        return file.read(200)
+    return "which has just ended"
 
 
 def _remove_lock(path: Path, file: BinaryIO) -> None:

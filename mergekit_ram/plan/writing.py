@@ -26,7 +26,7 @@ from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
 from safetensors import SafetensorError
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, one_line
 from mergekit_ram.plan.folder import (
     LOCK_NAME,
     TOKENIZER,
@@ -121,17 +121,23 @@ def _show_bus_errors() -> None:
 
 
 @contextmanager
-def writing_to(folder: str) -> Iterator[None]:
+def writing_to(folder: str, file: str = "a file") -> Iterator[None]:
     """Raise an error of the disk as one line.
 
+    Args:
+        folder: that is written to.
+        file: its name, where the error does not tell.
+
     Raises:
-        InputError: naming the folder.
+        InputError: naming folder and file.
     """
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
+        name = getattr(error, "filename", None) or file
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise InputError(
-            f"output folder {folder}: writing failed: {error}. Make room or choose another "
+            f"output folder {folder}: writing {name} failed: {reason}. Make room or choose another "
             "folder; what was written so far is no complete model and does not load."
         ) from None
 
