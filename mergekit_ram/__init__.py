@@ -1,4 +1,4 @@
-"""RAM and RAM+ for mergekit: merge agents trained by reinforcement learning.
+"""RAM, RAM+ and ram_directions for mergekit: merge agents trained by reinforcement learning.
 
 Importing this package switches the plugin on, as ``import torch`` does by itself. It imports
 neither torch nor mergekit before one of the names below is used.

@@ -141,7 +141,7 @@ def mismatch(part: str) -> HostError:
     """The error about a part of mergekit that is not as we know it."""
     return HostError(
         f"mergekit-ram {version('mergekit-ram')} does not find {part} in mergekit "
-        f"{version('mergekit')} as it knows it, and changes nothing. Install a matching pair of "
+        f"{version('mergekit')} as expected, and changes nothing. Install a matching pair of "
         "versions."
     )
 

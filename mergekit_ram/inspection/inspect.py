@@ -45,7 +45,7 @@ from mergekit_ram.text import hushed
 
 LOG = logging.getLogger("mergekit_ram")
 
-REMEDY = "Give the YAML file of a merge, or the output folder of one by ram or ram_plus."
+REMEDY = "Give the YAML file of a merge, or the output folder of one by this package."
 
 SMALL = 2e8
 """Parameters of a model of which ``ram_directions`` takes seconds."""

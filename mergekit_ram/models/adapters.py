@@ -152,15 +152,17 @@ def _check_applied(
         warnings.simplefilter("ignore")
         base = build_without_memory(folders.config(trust), trust)
         empty = peft.get_peft_model(base, config, low_cpu_mem_usage=True)
-        stored = load_peft_weights(folders.lora.path, device="cpu")
-        absent = peft.get_peft_model_state_dict(empty).keys() - stored.keys()
-        trained = {name for name, weight in empty.named_parameters() if weight.requires_grad}
+        renamed = getattr(base, "_checkpoint_conversion_mapping", {})
+        stored = load_peft_weights(folders.lora.path, device="cpu", key_mapping=renamed)
+        known = peft.get_peft_model_state_dict(empty).keys()
+        weights = dict(empty.named_parameters())
+        trained = {name for name, weight in weights.items() if weight.requires_grad}
         try:
             found: Any = peft.set_peft_model_state_dict(empty, stored, low_cpu_mem_usage=True)
-            missing = sorted(trained & {*found.missing_keys}) if absent else []
+            missing = sorted(trained & {*found.missing_keys}) if known - stored.keys() else []
             lost = found.unexpected_keys
         except Exception:  # PEFT packs what belongs to experts, and fails where there is no place
-            missing, lost = [], sorted(stored.keys() - peft.get_peft_model_state_dict(empty).keys())
+            missing, lost = [], sorted(stored.keys() - known - weights.keys())
             if not lost:
                 raise
     if missing or lost:

@@ -21,7 +21,13 @@ from safetensors import safe_open
 from transformers.modeling_utils import str_to_torch_dtype
 
 from mergekit_ram.errors import InputError, one_line
-from mergekit_ram.models.unreadable import broken, broken_file, no_model, other_weights
+from mergekit_ram.models.unreadable import (
+    NestedWeightsError,
+    broken,
+    broken_file,
+    no_model,
+    other_weights,
+)
 from mergekit_ram.text import some
 
 INDEX_SUFFIX = ".index.json"
@@ -247,11 +253,13 @@ def _read_safetensors(path: Path) -> dict[str, TensorHeader]:
 
 def _read_pickle(path: Path) -> dict[str, TensorHeader]:
     entries = torch.load(path, map_location="meta", weights_only=True)
-    if isinstance(entries.get("state_dict"), dict):
-        raise ValueError("its weights lie under 'state_dict'; save that part alone")
     # Training code stores other things beside the weights, such as a step count.
-    return {
+    tensors = {
         name: TensorHeader(tuple(entry.shape), entry.dtype)
         for name, entry in entries.items()
         if isinstance(entry, torch.Tensor)
     }
+    below = [name for name, entry in entries.items() if isinstance(entry, Mapping) and entry]
+    if below and not tensors:
+        raise NestedWeightsError(f"its weights lie under {below[0]!r}")
+    return tensors

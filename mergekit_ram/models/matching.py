@@ -2,9 +2,10 @@
 
 The base decides. A merge of whole models takes the base's own checkpoint as its architecture: every
 tensor that the base stores is merged under the name under which it is stored, so that transformers
-loads the output as it loads the base. Only where a recipe speaks of a model's structure, by
-``slices:`` or ``modules:``, mergekit's definition of the base's architecture is used, if there is
-one; tensors of the base that it does not name are refused later, by the plan's inventory.
+loads the output as it loads the base. Only where a recipe speaks of a model's structure,
+mergekit's definition of the base's architecture is used, if there is one: by ``slices:`` where it
+names all that the base stores, and by ``modules:``, of which the plan's inventory refuses what they
+leave out.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from transformers.core_model_loading import dot_natural_key
 from mergekit_ram.errors import InputError
 from mergekit_ram.models.architecture import all_names, architecture_of, weights_of
 from mergekit_ram.models.checkpoints import Checkpoint, Source
-from mergekit_ram.models.names import BASE_LAYER, Names, StoredTensor
+from mergekit_ram.models.names import PEFT_LAYERS, Names, StoredTensor
 from mergekit_ram.models.transformers_layout import Place, TransformersLayout
 from mergekit_ram.text import some
 
@@ -77,10 +78,12 @@ def name_models(
         InputError: tensors that transformers needs are missing from the base, a model has
             nothing to do with it, or holds trained tensors that a merge would lose.
     """
-    if config.models or definition is None:
-        return _Models(base, checkpoints, layout).by_base(base_config)
-    planned = all_names(weights_of(definition, base_config))
-    return _Models(base, checkpoints, layout, planned).by_definition(definition)
+    if definition is not None and not config.models:
+        planned = all_names(weights_of(definition, base_config))
+        models = _Models(base, checkpoints, layout, planned)
+        if config.modules or models.are_all_planned:
+            return models.by_definition(definition)
+    return _Models(base, checkpoints, layout).by_base(base_config)
 
 
 class _Models:
@@ -109,6 +112,7 @@ class _Models:
         # Without a layout a name that looks like a wrapper may be that of a module.
         is_wrapped = layout is not None or all(tensor.wrappers for tensor in own.values())
         self._names = {key: t.name if is_wrapped else t.stored for key, t in own.items()}
+        self.are_all_planned = {*self._names.values()} <= {*planned}
         self._names |= {every.tensor(name).place.key: name for name in sorted(planned)}
         self._packed: dict[str, list[StoredTensor]] = defaultdict(list)
         for _, tensor in sorted(own.items(), key=lambda item: dot_natural_key(item[0])):
@@ -225,14 +229,15 @@ class _Models:
         headers, own = self._checkpoints[model].headers, self._tensors[model]
         if any(header.is_quantised for header in headers.values()):
             return  # Its weights have scales beside them, and the inventory speaks of their dtype.
-        modules = {_module(key) for key, tensor in own.items() if BASE_LAYER in tensor.wrappers}
+        wrapped = {key for key, tensor in own.items() if {*PEFT_LAYERS} & {*tensor.wrappers}}
+        modules = {*map(_module, wrapped)}
         merged: Collection[str] = ()
         if model != self._base:
             modules, merged = modules | self._modules, self._tensors[self._base]
         attached = [
             tensor.stored
             for key, tensor in own.items()
-            if not (tensor.place.targets or BASE_LAYER in tensor.wrappers or key in merged)
+            if not (tensor.place.targets or key in wrapped or key in merged)
             and not modules.isdisjoint(_parents(key))
             and tensor.stored in headers
             and headers[tensor.stored].dtype.is_floating_point

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 
 from mergekit_ram.models.transformers_layout import Place, TransformersLayout
 
-BASE_LAYER = "base_layer."
+PEFT_LAYERS = ("base_layer.", "original_module.")
+"""Left by PEFT around a layer that an adapter changes, or has a copy of."""
 
 WRAPPERS_ANYWHERE = (
     "_orig_mod.",
     "_fsdp_wrapped_module.",
     "_checkpoint_wrapped_module.",
-    BASE_LAYER,
+    *PEFT_LAYERS,
 )
 """Left by torch.compile, FSDP, activation checkpointing and PEFT around modules of any depth."""
 

@@ -14,9 +14,16 @@ from mergekit_ram.text import some
 ADAPTER_CONFIG = "adapter_config.json"
 LFS_MARK = b"version https://git-lfs"
 
+OTHER_OBJECTS = "Unsupported global"
+"""torch says so of a pickle that is more than tensors."""
+
 VERL_SHARDS = "model_world_size_*_rank_*.pt"
 DESCRIPTIONS = ("model.safetensors", "pytorch_model.bin", "*.index.json")
 OTHER_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt", "*.pth")
+
+
+class NestedWeightsError(ValueError):
+    """A pickle holds its weights below a key."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ SIGNS = (
         "trained on, and give --lora-merge-cache.",
     ),
     Sign(
-        (VERL_SHARDS, f"*/{VERL_SHARDS}", f"../{VERL_SHARDS}"),
+        (VERL_SHARDS, f"*/{VERL_SHARDS}", f"*/*/{VERL_SHARDS}", f"../{VERL_SHARDS}"),
         "FSDP shards of verl",
         "Convert it: python -m verl.model_merger merge --backend fsdp --local_dir {folder} "
         "--target_dir FOLDER.",
@@ -73,6 +80,11 @@ SIGNS = (
         "FILE, and save what it holds with save_pretrained.",
     ),
     Sign(
+        ("*.gguf", "consolidated*.pth", "consolidated*.safetensors"),
+        "weights in another format",
+        "Give this model as it is loaded by transformers: its original, or the converted one.",
+    ),
+    Sign(
         tuple(f"*/{name}" for name in DESCRIPTIONS),
         "weights one folder below",
         "Give the folder of the weights, such as {folder}.",
@@ -81,19 +93,30 @@ SIGNS = (
 """In the order in which they are looked for: who finds an earlier one needs no later one."""
 
 
-def broken(model: str, path: str | Path, problem: object) -> InputError:
+def broken(
+    model: str,
+    path: str | Path,
+    problem: object,
+    remedy: str = "Repair or re-download this checkpoint.",
+) -> InputError:
     """The error about a file of a model that cannot be read."""
-    return InputError(
-        f"model {model}: cannot read {path}: {problem}. Repair or re-download this checkpoint."
-    )
+    return InputError(f"model {model}: cannot read {path}: {problem}. {remedy}")
 
 
 def broken_file(model: str, path: Path, error: Exception) -> InputError:
     """The error about a file of weights at which its reader has failed."""
     with path.open("rb") as file:
         is_pointer = file.read(len(LFS_MARK)) == LFS_MARK
-    pointer = "it is a pointer of Git LFS and no weights (`git lfs pull` fetches them)"
-    return broken(model, path, pointer if is_pointer else one_line(error))
+    if is_pointer:
+        return broken(
+            model, path, "it is a pointer of Git LFS and no weights", "Run `git lfs pull`."
+        )
+    if isinstance(error, NestedWeightsError):
+        return broken(model, path, error, "Save that part alone.")
+    if OTHER_OBJECTS in str(error):
+        problem = "it pickles other objects than tensors, whose code is not run"
+        return broken(model, path, problem, "Save the weights alone (save_pretrained).")
+    return broken(model, path, one_line(error))
 
 
 def no_model(model: str, root: Path, path: Path, problem: str) -> InputError:

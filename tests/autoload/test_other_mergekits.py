@@ -13,8 +13,8 @@ from processes import OURS
 from reference import same_bits
 
 REFUSED = re.compile(
-    r"(ram|ram_plus) HostError mergekit-ram \S+ does not find .* in mergekit 0\.1\.5 as it "
-    r"knows it, and changes nothing\. Install a matching pair of versions\."
+    r"(ram|ram_plus) HostError mergekit-ram \S+ does not find .* in mergekit 0\.1\.5 as expected, "
+    r"and changes nothing\. Install a matching pair of versions\."
 )
 
 PARTS = {

@@ -17,6 +17,7 @@ from models import read_weights
 from reference import same_bits
 
 from mergekit_ram import RamPlusMerge
+from mergekit_ram.record.verdict import LITTLE_UNIQUE, MUCH_UNIQUE, OF_CHANCE
 
 README = document("README.md")
 
@@ -125,3 +126,27 @@ def test_ci_runs_the_readmes_test_command():
     for part in line.split(" && ")[2:]:
         expected = part.replace("pip install", "pip install --quiet")
         assert expected in script.splitlines(), part
+
+
+def test_the_cost_of_7b_follows_from_its_parameters():
+    parameters = 7_615_616_512  # of Qwen2.5-7B, in bfloat16
+    assert f"| read | {4 * 2 * parameters / 1e9:.0f} GB;" in README
+    assert f"| written, and free disk needed | {2 * parameters / 1e9:.0f} GB |" in README
+    assert "| time, two cores | about a minute " in README
+    row = re.search(
+        r"^\| `mergekit-yaml` \| .* \| ([\d.]+) \| [^|]+ \|$", document("docs/large.md"), re.M
+    )
+    assert row is not None
+    assert 50 < float(row[1]) * parameters / 1e9 < 70
+
+
+def test_the_rule_is_that_of_the_verdict():
+    section = README.split("## Which method to take")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (.*) \| `(\w+)` \| (.*) \|$", section, re.MULTILINE)
+    much, little = (f"{100 * share:.0f} %" for share in (MUCH_UNIQUE, LITTLE_UNIQUE))
+    chance = f"no less than {OF_CHANCE:g} of what chance would leave"
+    assert rows == [
+        (f"at least {much}, and {chance}", "ram_plus", "`ram_directions`"),
+        (f"less, but at least {little}", "ram_directions", "`ram_plus`"),
+        (f"less than {little}", "ram_directions", "`ram_plus` with `overlap_power: 0.5`"),
+    ]

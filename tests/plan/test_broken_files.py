@@ -62,9 +62,9 @@ def test_something_else_in_place_of_weights(tmp_path, name, file, content):
     (folder / file).write_bytes(content)
     line = family.refusal()
     assert line.startswith(f"Error: model {folder}: cannot read {folder}")
-    assert line.endswith(REMEDY)
-    if b"git-lfs" in content:
-        assert "it is a pointer of Git LFS and no weights" in line
+    is_pointer = b"git-lfs" in content
+    pointer = "it is a pointer of Git LFS and no weights. Run `git lfs pull`."
+    assert line.endswith(pointer if is_pointer else REMEDY)
 
 
 def test_a_pickle_of_something_else(tmp_path):
@@ -76,7 +76,7 @@ def test_a_pickle_of_something_else(tmp_path):
         line = family.refusal()
         assert line.startswith(f"Error: model {folder}: ")
     torch.save({"state_dict": family.agents["tool"]}, folder / "pytorch_model.bin")
-    assert "its weights lie under 'state_dict'; save that part alone" in family.refusal()
+    assert "its weights lie under 'state_dict'. Save that part alone." in family.refusal()
 
 
 def test_weights_under_another_name_are_told(tmp_path):

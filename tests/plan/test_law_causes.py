@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from architecture_parts import COMMON, HEAD, causal
 from architectures import ARCHITECTURES
 from families import Family
@@ -37,6 +38,8 @@ CHECKPOINTS = {
         [".metadata", "__0_0.distcp"],
         "python -m torch.distributed.checkpoint.format_utils dcp_to_torch {folder} FILE",
     ),
+    "llama.cpp": (["model.gguf"], "Give this model as it is loaded by transformers"),
+    "Mistral": (["consolidated.safetensors", "params.json"], "its original, or the converted one."),
     "below": (
         [f"checkpoint-500/{WEIGHTS}", "checkpoint-500/config.json"],
         "such as {folder}/checkpoint-500.",
@@ -96,6 +99,18 @@ def test_a_damaged_file_is_said_to_be_damaged_whatever_lies_beside_it(tmp_path):
     assert line.endswith("Repair or re-download this checkpoint.")
 
 
+def test_a_pickle_of_more_than_weights_is_not_said_to_be_damaged(tmp_path):
+    family = Family(tmp_path)
+    folder, own = family.path("tool"), family.agents["tool"]
+    (folder / WEIGHTS).unlink()
+    for content, said in (
+        (torch.nn.Linear(2, 2), "pickles other objects than tensors, whose code is not run. Save "),
+        ({"module": own, "epoch": 3}, "its weights lie under 'module'. Save that part alone."),
+    ):
+        torch.save(content, folder / "pytorch_model.bin")
+        assert said in family.refusal()
+
+
 def test_packed_experts_that_are_stored_transposed_are_refused(tmp_path, monkeypatch):
     square = COMMON | HEAD | {"intermediate_size": 32}
     made = causal("GptOss", **square, num_local_experts=4, num_experts_per_tok=2)
@@ -137,4 +152,4 @@ def test_what_lies_beside_a_checkpoint_does_not_hide_it(family, kind, others, nu
 
 
 def test_every_sign_is_tested():
-    assert len(SIGNS) == len(CHECKPOINTS) - 1  # verl in two places
+    assert len(SIGNS) == len(CHECKPOINTS) - 2  # two signs have two cases

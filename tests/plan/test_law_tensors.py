@@ -65,6 +65,26 @@ def test_a_folder_saved_with_its_adapter_around_it(tmp_path, kind, name):
     assert_weights(family.merge(), family.expected())
 
 
+@pytest.mark.parametrize("name", ["base", "tool"])
+def test_a_head_that_was_trained_beside_an_adapter(tmp_path, name):
+    family = Family(tmp_path)
+    own = dict(family.base if name == "base" else family.agents[name])
+    own["lm_head.original_module.weight"] = family.base[HEAD].clone()
+    own["lm_head.modules_to_save.default.weight"] = own.pop(HEAD)
+    family.write(name, own)
+    assert "(lm_head.modules_to_save.default.weight), such as those of an" in family.refusal()
+
+
+def test_the_output_of_slices_has_the_base_s_layout_too(tmp_path):
+    family = Family(tmp_path, "Qwen3-MoE")
+    expected = family.expected()
+    model = type(family.model).from_pretrained(family.path("tool"), dtype=torch.bfloat16)
+    family.write("tool", {name: t.contiguous() for name, t in model.state_dict().items()})
+    paths = [str(family.path(name)) for name in ("base", "coder", "tool")]
+    sources = [{"model": path, "layer_range": [0, 2]} for path in paths]
+    assert_weights(family.merge(models=None, slices=[{"sources": sources}]), expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_trained_tensors_in_modules_of_the_base_are_refused_and_other_ones_told(
     tmp_path, caplog, kind
