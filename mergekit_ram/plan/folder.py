@@ -140,8 +140,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         held.callback(_try, empty.rmdir)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        if path.is_fifo():
-            raise OSError(f"{path} is a pipe")  # opening it would wait for a reader
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(f"{path} is no regular file")  # it might be anybody's, or never open
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
@@ -208,7 +208,7 @@ def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     """
     found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
     found += indexed_files(folder)
-    present = (file for file in found if file.is_symlink() or file.is_file())
+    present = (file for file in found if os.path.lexists(file) and not _is_folder(file))
     old = dict.fromkeys(file for file in present if file not in kept)
     if old:
         LOG.warning(
@@ -221,9 +221,13 @@ def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     _try((folder / TEMPLATES).rmdir)
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def indexed_files(folder: Path) -> Iterator[Path]:
     """Shards of any name, as far as they lie in the folder itself."""
-    for index in INDEXES:
+    for index in filter(lambda name: (folder / name).is_file(), INDEXES):
         try:
             shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
             names = sorted(set(shards.values()))

@@ -121,7 +121,7 @@ def _show_bus_errors() -> None:
 
 
 @contextmanager
-def writing_to(folder: str, file: str = "a file") -> Iterator[None]:
+def writing_to(folder: str, file: str = "") -> Iterator[None]:
     """Raise an error of the disk as one line.
 
     Args:
@@ -135,9 +135,10 @@ def writing_to(folder: str, file: str = "a file") -> Iterator[None]:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
         name = getattr(error, "filename", None) or file
+        failed = f"writing {name} failed" if name else "writing failed"
         reason = getattr(error, "strerror", None) or one_line(error)
         raise InputError(
-            f"output folder {folder}: writing {name} failed: {reason}. Make room or choose another "
+            f"output folder {folder}: {failed}: {reason}. Make room or choose another "
             "folder; what was written so far is no complete model and does not load."
         ) from None
 
