@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import click
 
+from mergekit_ram.switches import STRICT_VARIABLE, is_set
 from mergekit_ram.text import one_line as one_line
 from mergekit_ram.text import visible
 
@@ -180,6 +181,17 @@ class Note:
 
 
 def tell(notes: Iterable[Note]) -> None:
-    """Log every note as a warning."""
-    for note in notes:
-        LOG.warning("%s", note.text)
+    """Log every note as a warning; see :func:`warn`."""
+    warn(*(note.text for note in notes))
+
+
+def warn(*texts: str) -> None:
+    """Log warnings about a recipe or its models, each one line.
+
+    Raises:
+        InputError: ``MERGEKIT_RAM_STRICT=1`` is set, which makes the first one an error.
+    """
+    for text in texts:
+        if is_set(STRICT_VARIABLE):
+            raise InputError(f"{text.rstrip('.')}. {STRICT_VARIABLE} makes this warning an error.")
+        LOG.warning("%s", text, stacklevel=2)

@@ -27,8 +27,9 @@ from mergekit.io.tasks import FinalizeModel, SaveTensor
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 
-from mergekit_ram.errors import mismatch, working
+from mergekit_ram.errors import mismatch, warn, working
 from mergekit_ram.methods import METHODS, RamMerge
+from mergekit_ram.models.adapters import adapter_cache
 from mergekit_ram.models.checkpoints import read_shard
 from mergekit_ram.models.prepare import forget_loaders as forget_loaders
 from mergekit_ram.models.prepare import is_tied, prepare, prepared_models
@@ -82,18 +83,17 @@ def run_merge(
     options: MergeOptions,
     config_source: str | None = None,
 ) -> None:
-    """mergekit's ``run_merge`` on a configuration of ours.
-
-    Raises:
-        RamError: the merge is refused or fails.
-    """
+    """mergekit's ``run_merge`` on a configuration of ours."""
     session = Session()
     token = _session.set(session)
     try:
         with session.held, working("the merge"):
+            models = merge_config.referenced_models()
+            options = session.held.enter_context(adapter_cache(models, out_path, options))
             if config_source:
                 # mergekit's own object does not have the keys that it does not know.
-                recipe.warn_about_places(config_source, METHODS[merge_config.merge_method].spec)
+                spec = METHODS[merge_config.merge_method].spec
+                warn(*recipe.misplaced_keys(config_source, spec))
             run(merge_config, out_path, options, config_source)
             if session.recorder is not None:
                 base = session.recorder.counter.merges[0].base_model
@@ -105,11 +105,7 @@ def run_merge(
 def find_architecture(
     find: Callable[..., Any], config: MergeConfiguration, options: MergeOptions
 ) -> Any:
-    """The architecture of a merge of ours, after a check of its models' files.
-
-    Raises:
-        InputError: the models' files are broken, or do not fit together; an unknown dtype.
-    """
+    """The architecture of a merge of ours, after a check of options and models' files."""
     recipe.check_settings(config, options)
     return prepare(config, options).architecture
 
@@ -129,7 +125,7 @@ def _plan(wrapped: Callable[[], None], planner: Any, args: Any, kwargs: Any) -> 
     planner.arch_info = prepared.architecture
     with working("planning the merge"):
         wrapped(*args, **kwargs)
-    recipe.warn_about_parameters(planner.config, method.spec)
+    warn(*recipe.unknown_parameters(planner.config, method.spec))
     merges = [
         task.model_copy(update={"out_dtype": weight.force_dtype or planner.config.out_dtype})
         for weight, task in planner._tensors
@@ -184,17 +180,19 @@ def plan_raw(
     if command and "config_path" in command.params:
         # The configuration itself does not have the keys that mergekit does not know.
         text = Path(command.params["config_path"]).read_text(encoding="utf-8")
-        recipe.warn_about_places(text, spec, type(config))
-    recipe.warn_about_parameters(config, spec)
-    paths = {entry.model for entry in config.models} | {config.base_model} - {None}
-    for path in sorted(paths):
+        warn(*recipe.misplaced_keys(text, spec, type(config)))
+    warn(*recipe.unknown_parameters(config, spec))
+    paths = sorted({entry.model for entry in config.models} | {config.base_model} - {None})
+    for path in paths:
         read_shard(Path(path), path.lower().endswith(".safetensors"), path)
     with working("planning the merge"):
         last: Any = plan(config, out_path, union, intersection, options)[-1]
-    merges = [tasks.may_be_lacked(save.tensor_task) for save in last.tensor_save_tasks]
+    # mergekit lists them in the order of a set.
+    ordered = sorted(last.tensor_save_tasks, key=lambda save: str(save.tensor_name))
+    merges = [tasks.may_be_lacked(save.tensor_task) for save in ordered]
     output = inventory.check_plan(merges)
     planned = tasks.plan_merges(merges, output, options)
-    pairs = zip(last.tensor_save_tasks, planned.tasks, strict=True)
+    pairs = zip(ordered, planned.tasks, strict=True)
     saves = tuple(save.model_copy(update={"tensor_task": merge}) for save, merge in pairs)
     last = last.model_copy(update={"tensor_save_tasks": saves})
     recorder = MergeRecorder(spec.name, planned.counter, output)

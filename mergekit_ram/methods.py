@@ -163,7 +163,7 @@ class RamMerge(MergeMethod):
     ) -> tuple[torch.Tensor, ...]:
         settings = self._completed(groups, parameters, input_dtypes)
         return tuple(
-            merge_group(group, own, dtype=dtype, out_dtype=out_dtype)
+            merge_group(group, own, dtype=dtype, out_dtype=out_dtype).tensor
             for group, own, dtype in zip(groups, settings, input_dtypes, strict=True)
         )
 
@@ -225,8 +225,8 @@ class RamDirectionsMerge(RamMerge):
     whole there; what several agents do to one direction is averaged. Tensors that are not matrices
     are merged entry by entry, by length. See :mod:`mergekit_ram.kernels.solutions` for the formula.
 
-    Called with tensor groups it merges them in memory, every matrix as ``[out, in]``; within
-    :func:`mergekit_ram.tensors.laid_out` as it says. Results carry no gradient.
+    Called with tensor groups it merges them in memory, every matrix as ``[out, in]``. Results carry
+    no gradient.
     """
 
     # Its criterion is that of WUDI-Merging.

@@ -13,6 +13,9 @@ DISABLE_VARIABLE = "MERGEKIT_RAM_DISABLE"
 QUIET_VARIABLE = "MERGEKIT_RAM_QUIET"
 """Silences the notice that `ram` is replaced."""
 
+STRICT_VARIABLE = "MERGEKIT_RAM_STRICT"
+"""Makes warnings about a recipe and its models errors."""
+
 _lock = threading.Lock()
 _before: dict[tuple[Any, str], Any] = {}
 """By owner and name: the value of every replaced name, in the order of replacing."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from mergekit.merge_methods.base import TensorEntry, TensorGroup
 
-from mergekit_ram.errors import InputError, ParameterError
+from mergekit_ram.errors import InputError, ParameterError, warn
 from mergekit_ram.kernels import blocks, directions, ram
 from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.kernels.recipe import Recipe
@@ -22,29 +22,13 @@ MERGEABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 NO_MATRICES = ("bias", ".A_log")
 """How parameters end that nothing is multiplied by as a matrix, however many axes they have."""
 
-_counted: ContextVar[list[TensorOverlap] | None] = ContextVar("counted", default=None)
-_layout: ContextVar[Layout | None] = ContextVar("layout", default=None)
 
+@dataclass(frozen=True)
+class MergedTensor:
+    """One tensor of the output, and the counts of its inputs if they were asked for."""
 
-@contextmanager
-def counting_merges() -> Iterator[list[TensorOverlap]]:
-    """Add the counts of every group that is merged to the list."""
-    counted: list[TensorOverlap] = []
-    token = _counted.set(counted)
-    try:
-        yield counted
-    finally:
-        _counted.reset(token)
-
-
-@contextmanager
-def laid_out(layout: Layout | None) -> Iterator[None]:
-    """Merge tensors that hold their matrices like this; None: by :func:`default_layout`."""
-    token = _layout.set(layout)
-    try:
-        yield
-    finally:
-        _layout.reset(token)
+    tensor: torch.Tensor
+    counts: TensorOverlap | None = None
 
 
 def default_layout(name: str, shape: Sequence[int]) -> Layout:
@@ -57,6 +41,45 @@ def default_layout(name: str, shape: Sequence[int]) -> Layout:
     if is_vector or name.endswith(NO_MATRICES):
         return Layout(has_matrices=False)
     return Layout(packed=len(shape) == 3 and "conv" not in name.lower())
+
+
+_told_of_nan: set[str] = set()
+"""Bases of this plan in which a NaN was told of."""
+
+
+def forget_nan() -> None:
+    """Tell of NaN again, in another plan."""
+    _told_of_nan.clear()
+
+
+def is_unchanged(group: TensorGroup) -> bool:
+    """Whether all models hold the same bits; the first NaN among them is logged."""
+    if not blocks.are_same([entry.tensor for entry in group.entries]):
+        return False
+    base, name = base_of(group), group.metadata.name
+    can_be_nan = base.tensor.dtype in MERGEABLE_DTYPES and str(base.id) not in _told_of_nan
+    if can_be_nan and base.tensor.isnan().any():
+        _told_of_nan.add(str(base.id))
+        warn(f"model {base.id}: tensor {name} holds NaN in all models, and keeps it")
+    return True
+
+
+def _unchanged(
+    group: TensorGroup, dtype: torch.dtype | None, out_dtype: torch.dtype | None
+) -> torch.Tensor | None:
+    """The base's tensor as it is written, where all models hold the same bits.
+
+    None where it is rounded and may be too large for that: as a merge it is refused by name.
+    """
+    base = base_of(group).tensor
+    if not is_unchanged(group):
+        return None
+    dtypes = [dtype or base.dtype, out_dtype or dtype or base.dtype]
+    if dtypes == [base.dtype] * 2:
+        return base.clone()
+    if base.isfinite().all():
+        return None
+    return blocks.rounded(blocks.rounded(base, dtypes[0]), dtypes[1])
 
 
 def agent_name(agent: Hashable) -> str:
@@ -112,6 +135,8 @@ def count_group(
         ParameterError: a number that the merge could not compute with, told before the long pass.
     """
     base, agents = base_of(group), agents_at_work(group, settings)
+    if is_unchanged(group):
+        return _tensor_overlap(group, agents, _nothing(base.tensor, len(agents)))
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, None)
@@ -125,58 +150,66 @@ def merge_group(
     *,
     dtype: torch.dtype | None = None,
     out_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
+    layout: Layout | None = None,
+    counted: bool = False,
+) -> MergedTensor:
     """Merge one group: over directions where ``settings`` holds a ``ridge``, else by RAM.
 
-    It is RAM+ where there is a ``rescale`` per agent. Within :func:`counting_merges` the group is
-    counted as well.
+    It is RAM+ where there is a ``rescale`` per agent.
+
+    Args:
+        group: base and agents of one tensor, borrowed.
+        settings: its resolved parameters.
+        dtype: round the inputs to this dtype first.
+        out_dtype: of the result; by default the one that the inputs promote to.
+        layout: where it holds its matrices; by default as :func:`default_layout` says.
+        counted: count it as well.
 
     Raises:
         InputError: NaN or infinity, a dtype that is no plain float, a result that the output dtype
             cannot hold, or a ridge that is lost in rounding.
         ParameterError: a number that the dtype computed in cannot hold.
     """
-    counted = _counted.get()
+    base, agents = base_of(group), agents_at_work(group, settings)
+    kept = _unchanged(group, dtype, out_dtype)
+    if kept is not None:
+        nothing = _nothing(kept, len(agents))
+        return MergedTensor(kept, _tensor_overlap(group, agents, nothing))
     if "ridge" in settings:
         counts = count_group(group, settings, dtype=dtype)
-        merged = _merge_directions(group, counts, settings, dtype=dtype, out_dtype=out_dtype)
-    else:
-        base, agents = base_of(group), agents_at_work(group, settings)
-        check_values(group, agents)
-        tensors = [agent.tensor for agent in agents]
-        with named_errors(group, [base, *agents]):
-            recipe = recipe_of(settings, agents, dtype, out_dtype)
-            if counted is None:
-                return ram.merge_by(recipe, base.tensor, tensors)
-            found = ram.merge_and_count(recipe, base.tensor, tensors)
-        merged, counts = found.tensor, _tensor_overlap(group, agents, found.counts)
-    if counted is not None:
-        counted.append(counts)
-    return merged
+        return _merge_directions(group, counts, settings, layout, dtype, out_dtype)
+    check_values(group, agents)
+    tensors = [agent.tensor for agent in agents]
+    with named_errors(group, [base, *agents]):
+        recipe = recipe_of(settings, agents, dtype, out_dtype)
+        if not counted:
+            return MergedTensor(ram.merge_by(recipe, base.tensor, tensors))
+        found = ram.merge_and_count(recipe, base.tensor, tensors)
+    return MergedTensor(found.tensor, _tensor_overlap(group, agents, found.counts))
 
 
 def _merge_directions(
     group: TensorGroup,
     counts: TensorOverlap,
     settings: Mapping[str, Any],
-    *,
+    layout: Layout | None,
     dtype: torch.dtype | None,
     out_dtype: torch.dtype | None,
-) -> torch.Tensor:
+) -> MergedTensor:
     """Merge the agents that changed anything."""
     base, name = base_of(group), str(group.metadata.name)
     active = {agent.model for agent in counts.agents if agent.active}
     agents = [entry for entry in group.non_base if agent_name(entry.id) in active]
     try:
         with named_errors(group, [base, *agents]):
-            return directions.merge(
+            merged = directions.merge(
                 base.tensor,
                 [agent.tensor for agent in agents],
                 epsilon=settings["epsilon"],
                 ridge=settings["ridge"],
                 weight=settings["weight"].values_for(agents),
                 scale=settings["scale"],
-                layout=_layout.get() or default_layout(name, base.tensor.shape),
+                layout=layout or default_layout(name, base.tensor.shape),
                 dtype=dtype,
                 out_dtype=out_dtype,
             )
@@ -185,6 +218,12 @@ def _merge_directions(
             f"tensor {name}: with `ridge: {settings['ridge']:g}` rounding is larger than the "
             "ridge, even in float64. Set a larger one; 0.05 to 1 are usual."
         ) from None
+    return MergedTensor(merged, counts)
+
+
+def _nothing(tensor: torch.Tensor, agents: int) -> ram.OverlapCounts:
+    """The counts of a tensor that no agent has changed."""
+    return ram.OverlapCounts(tensor.numel(), ((0,) * agents,) * agents)
 
 
 def _tensor_overlap(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -84,8 +85,16 @@ def one_line(error: BaseException) -> str:
     return text
 
 
+_left_bars: set[tuple[int, float]] = set()
+
+
 def _escape(record: logging.LogRecord) -> bool:
     """Make a record of the log one line that can be seen whole, before it is formatted."""
+    bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
+    drawn = {(id(bar), bar.last_print_t) for bar in [*bars] if not bar.disable and bar.pos == 0}
+    if drawn - _left_bars:
+        print(file=sys.stderr)  # the bar is drawn in a line that has no end yet
+        _left_bars.update(drawn)
     message = record.getMessage()
     if not message.isprintable():
         record.msg, record.args = visible(message), ()
@@ -97,6 +106,12 @@ def keep_log_visible() -> None:
     LOG.addFilter(_escape)
 
 
+def say(text: str) -> None:
+    """Log a line at INFO that is shown wherever warnings are, with ``-v`` or without."""
+    if LOG.isEnabledFor(logging.WARNING):
+        LOG.handle(LOG.makeRecord(LOG.name, logging.INFO, __file__, 0, text, (), None))
+
+
 @contextmanager
 def hushed(is_said: Callable[[logging.LogRecord], bool] = lambda record: False) -> Iterator[None]:
     """Log nothing but the records of which ``is_said`` says so, in a step that is repeated."""
@@ -105,7 +120,7 @@ def hushed(is_said: Callable[[logging.LogRecord], bool] = lambda record: False) 
         # One of its own for every block, since the log keeps the same one once.
         return is_said(record)
 
-    LOG.addFilter(filtered)
+    LOG.filters.insert(0, filtered)
     try:
         yield
     finally:

@@ -168,7 +168,8 @@ def test_the_model_card_names_the_method_and_its_ridge(trio: Trio):
     run_yaml(trio.config(METHOD, parameters={"ridge": 0.2}), trio.folder / "merged")
     card = (trio.folder / "merged" / "README.md").read_text()
     assert "Merged by `ram_directions` of mergekit-ram" in card
-    assert "with ε = 1e-05, ridge = 0.2." in card
+    assert "with ε = 1e-05, " in card
+    assert "ridge = 0.2." in card
 
 
 def plan(trio: Trio, **options) -> list:
@@ -195,7 +196,10 @@ def test_every_tensor_is_loaded_once(trio: Trio):
 
 def test_the_multi_gpu_executor_shares_the_tensors_evenly(trio: Trio):
     cuda = torch.device("cuda")
-    with patch.object(torch.accelerator, "current_accelerator", return_value=cuda):
+    with (
+        patch.object(torch.accelerator, "current_accelerator", return_value=cuda),
+        patch.object(torch.accelerator, "is_available", return_value=True),
+    ):
         executor = MultiGPUExecutor(plan(trio, multi_gpu=True), num_gpus=2)
     merges = [
         {handle._index for handle in handles if isinstance(handle.task(), RamMergeTask)}

@@ -145,14 +145,16 @@ def command(
     if seed is not None and fraction is None:
         click.echo("--seed has no effect without --sample", err=True)
     options = None
-    source = Path(words[0]) if len(words) == 1 else None
-    if source is None or not source.exists() or not is_record(source):
+    source = Path(words[0] if len(words) == 1 else "")
+    is_shown = len(words) == 1 and source.exists() and is_record(source)
+    if not is_shown:
         options, given = parse(context, words, SOURCE)
         source = given["source"]
+        is_shown = is_record(source)
     _check_outputs(source, [path for path in (json_file, html_file, recipe_file) if path])
     if recipe_file is not None and recipe_file.exists():
         raise InputError(f"{recipe_file} is there already. Choose another file.")
-    if is_record(source):
+    if is_shown:
         if options is not None and not _is_default(options):
             click.echo("options of mergekit have no effect on a record", err=True)
         if epsilons or fraction is not None or recipe_file is not None:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,16 @@ from pydantic import BaseModel
 
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
-from mergekit_ram.errors import HostError, InputError, ParameterError, RamError, working
+from mergekit_ram.errors import HostError, InputError, ParameterError, RamError, warn, working
 from mergekit_ram.inspection import figures
 from mergekit_ram.inspection.rounded import RoundedShares
 from mergekit_ram.inspection.sample import Sample
 from mergekit_ram.inspection.sums import Sums
 from mergekit_ram.inspection.walk import COUNTING, COUNTING_AND_SOLVING, Walk
 from mergekit_ram.methods import METHODS, RamPlusMerge
+from mergekit_ram.models.adapters import adapter_cache
 from mergekit_ram.models.groups import agent_places
-from mergekit_ram.plan.recipe import read_recipe, warn_about_parameters, warn_about_places
+from mergekit_ram.plan.recipe import misplaced_keys, read_recipe, unknown_parameters
 from mergekit_ram.plan.warnings import warn_about_idle_merges
 from mergekit_ram.plan.writing import FinalizeMergedModel
 from mergekit_ram.record.check import is_record, read_record
@@ -107,41 +109,42 @@ def inspect(
                 "the YAML file."
             )
         return read_record(config)
-    plan = _planned(config, options or MergeOptions())
-    merges, places = plan.merges, agent_places(plan.merges)
-    settings = settings_record(merges).model_copy(
-        update={"ridge": setting(plan.ridges.values()) if plan.ridges else None}
-    )
-    if thresholds:
-        thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
-    # A sample lacks rows of every matrix.
-    solves = sample is None and _solves(plan, directions)
-    sums, rounded = Sums(list(places), 1 + len(thresholds), sample is not None), RoundedShares()
-    walk = Walk(merges, torch.device(plan.options.device or "cpu"), sample, plan.options.quiet)
-    for tensor in walk.first(COUNTING_AND_SOLVING if solves else COUNTING):
-        kept = tensor.measure(plan.ridges, plan.recorder.output.sides) if solves else None
-        sums.add(tensor, tensor.observe(thresholds), kept)
-        rounded.add(tensor)
-    statistics = sums.statistics
-    if realised:
-        for tensor in walk.second():
-            sums.add_realised(tensor, tensor.realise(statistics))
-    sums.add_unseen()
-    tensors = tensor_records(merges, plan.recorder.output.loads, statistics)
-    return plan.recorder.composed(
-        rounded.findings(),
-        kind="inspection",
-        merge_method=plan.config.merge_method,
-        settings=settings,
-        agents=figures.agent_records(sums, places, plan.config.merge_method),
-        pairwise=figures.pair_records(sums),
-        thresholds=figures.threshold_records(sums, places, thresholds),
-        tensors=figures.tensor_changes(sums, tensors),
-        layers=figures.layer_changes(sums, tensors),
-        sample=sample
-        and SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
-        seconds=round(time.perf_counter() - started, 3),
-    )
+    with ExitStack() as held:
+        plan = _planned(config, options or MergeOptions(), held)
+        merges, places = plan.merges, agent_places(plan.merges)
+        settings = settings_record(merges).model_copy(
+            update={"ridge": setting(plan.ridges.values()) if plan.ridges else None}
+        )
+        if thresholds:
+            thresholds = tuple(sorted({*thresholds, *different(settings.epsilon)}))
+        # A sample lacks rows of every matrix.
+        solves = sample is None and _solves(plan, directions)
+        sums, rounded = Sums(list(places), 1 + len(thresholds), sample is not None), RoundedShares()
+        walk = Walk(merges, torch.device(plan.options.device or "cpu"), sample, plan.options.quiet)
+        for tensor in walk.first(COUNTING_AND_SOLVING if solves else COUNTING):
+            kept = tensor.measure(plan.ridges, plan.recorder.output.sides) if solves else None
+            sums.add(tensor, tensor.observe(thresholds), kept)
+            rounded.add(tensor)
+        statistics = sums.statistics
+        if realised:
+            for tensor in walk.second():
+                sums.add_realised(tensor, tensor.realise(statistics))
+        sums.add_unseen()
+        tensors = tensor_records(merges, plan.recorder.output.loads, statistics)
+        return plan.recorder.composed(
+            rounded.findings(),
+            kind="inspection",
+            merge_method=plan.config.merge_method,
+            settings=settings,
+            agents=figures.agent_records(sums, places, plan.config.merge_method),
+            pairwise=figures.pair_records(sums),
+            thresholds=figures.threshold_records(sums, places, thresholds),
+            tensors=figures.tensor_changes(sums, tensors),
+            layers=figures.layer_changes(sums, tensors),
+            sample=sample
+            and SampleRecord(fraction=sample.fraction, seed=sample.seed, parameters=sums.seen),
+            seconds=round(time.perf_counter() - started, 3),
+        )
 
 
 def _solves(plan: Plan, wanted: bool | None) -> bool:
@@ -168,7 +171,9 @@ def _checked(epsilons: float | Iterable[float]) -> tuple[float, ...]:
     return tuple(sorted({float(value) for value in values}))
 
 
-def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> Plan:
+def _planned(
+    config: MergeConfiguration | str | Path, options: MergeOptions, held: ExitStack
+) -> Plan:
     """Plan a merge once; one by a method that is not ours by ``ram_plus``, after mergekit's plan.
 
     Raises:
@@ -183,17 +188,18 @@ def _planned(config: MergeConfiguration | str | Path, options: MergeOptions) -> 
         recipe = read_recipe(config, REMEDY)
         config = recipe.config
         if config.merge_method in METHOD_NAMES:
-            warn_about_places(recipe.text, get(config.merge_method).spec)
+            warn(*misplaced_keys(recipe.text, get(config.merge_method).spec))
     method = get(config.merge_method)
     if not (config.base_model or (config.slices and all(s.base_model for s in config.slices))):
         raise InputError(
             f"the configuration ({config.merge_method}) names no `base_model:`, the model that "
             "all agents were trained from. Add it."
         )
+    options = held.enter_context(adapter_cache(config.referenced_models(), None, options))
     if config.merge_method in METHOD_NAMES:
         recorder = _recorder(config, options)
     else:
-        warn_about_parameters(config, method.spec)
+        warn(*unknown_parameters(config, method.spec))
         _rehearse(config, options)
         known = SAME_PARAMETERS.get(config.merge_method, ())
         inspected = _with_parameters(config, known).model_copy(

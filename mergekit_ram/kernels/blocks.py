@@ -1,7 +1,7 @@
 """A walk over equally shaped tensors, block by block, and the way of results into a tensor.
 
-A block holds the same stretch of every input in the dtype that is computed in. Its memory is used
-again for the next one, so memory does not grow with the tensors. Inputs are never written to.
+A block holds the same stretch of every input in one dtype. Its memory is used again for the next
+one, so memory does not grow with the tensors. Inputs are never written to.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import torch
 
-CPU_ROOM = 524_288
-"""Elements of a block, all inputs together: few enough for the processor's caches, enough to make
+CPU_ROOM = 4 << 20
+"""Bytes of a block, all inputs together: few enough for the processor's caches, enough to make
 the calls for a block short beside its arithmetic."""
 
 ACCELERATOR_BLOCK = 4_194_304
@@ -70,12 +70,28 @@ def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
     Raises:
         KernelInputError: with ``index`` and the first such value.
     """
-    for piece in torch.split(tensor.detach().reshape(-1), CPU_ROOM):
+    for piece in torch.split(tensor.detach().reshape(-1), CPU_ROOM // tensor.itemsize):
         # Only a sum that is not finite makes the search worth it.
         if not torch.isfinite(piece.sum(dtype=torch.float64)):
             broken = ~torch.isfinite(piece)
             if broken.any():
                 raise KernelInputError(index, f"holds {float(piece[broken][0])}")
+
+
+def are_same(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors are equal bit for bit, of any dtype: NaN is the same as itself."""
+    first, *others = tensors
+    return all(
+        (other.dtype, other.shape) == (first.dtype, first.shape)
+        and torch.equal(_bits(other), _bits(first))
+        for other in others
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.flatten()
+    flat = flat.clone() if flat.storage_offset() else flat
+    return flat.view(torch.uint8 if flat.nbytes % torch.int64.itemsize else torch.int64)
 
 
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -136,7 +152,8 @@ class Inputs:
     """Equally shaped tensors: the base's, and the agents'.
 
     ``input_dtype`` is what they are rounded to, by default what all promote to; ``compute_dtype``
-    what is then computed in: float64 where that is the input dtype, else float32.
+    what is then computed in: float64 where that is the input dtype, else float32. As the compiled
+    loops take them they are of ``loop_dtype``: bfloat16 where all are, else the compute dtype.
 
     Raises:
         KernelInputError: one is of another shape than the first, or no float.
@@ -153,44 +170,44 @@ class Inputs:
                 raise KernelInputError(index, f"is of {tensor.dtype}, which is no floating point")
         # Detached, since a parameter that records gradients refuses to be written over.
         self.tensors = [tensor.detach() for tensor in tensors]
+        self._flat = [t.view(-1) if t.is_contiguous() else t for t in self.tensors]
         self.device = tensors[0].device
         self.numel = tensors[0].numel()
         found = reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
         self.input_dtype = dtype or found
         is_double = self.input_dtype == torch.float64
         self.compute_dtype = torch.float64 if is_double else torch.float32
+        is_bfloat16 = {self.input_dtype, *(tensor.dtype for tensor in tensors)} == {torch.bfloat16}
+        self.loop_dtype = torch.bfloat16 if is_bfloat16 else self.compute_dtype
 
-    def room(self, length: int) -> torch.Tensor:
+    def room(self, length: int, dtype: torch.dtype) -> torch.Tensor:
         """Memory for blocks of at most this length."""
-        numel = len(self.tensors) * length
-        return torch.empty(numel, dtype=self.compute_dtype, device=self.device)
+        return torch.empty(len(self.tensors) * length, dtype=dtype, device=self.device)
 
     def load(self, place: slice, room: torch.Tensor) -> torch.Tensor:
-        """The elements of all inputs at a place, in the compute dtype, ``[inputs, length]``.
-
-        Raises:
-            KernelInputError: with the index of the first input that holds NaN or infinity.
-        """
-        parts = [_flat(tensor, place) for tensor in self.tensors]
-        block = room[: len(parts) * len(parts[0])].view(len(parts), -1)
-        for row, part in zip(block, parts, strict=True):
-            row.copy_(rounded(part, self.input_dtype))
-        # NaN and infinity survive every sum; a finite sum can overflow too, so look closer.
-        if not math.isfinite(float(block.sum())):
-            self.check_finite(parts)
+        """The elements of all inputs at a place, in the memory's dtype, ``[inputs, length]``."""
+        block = room[: len(self.tensors) * (place.stop - place.start)].view(len(self.tensors), -1)
+        for row, tensor in zip(block, self._flat, strict=True):
+            part = _part(tensor, place)
+            row.copy_(part if part.dtype == self.input_dtype else rounded(part, self.input_dtype))
         return block
 
-    def check_finite(self, parts: Sequence[torch.Tensor]) -> None:
-        """Refuse NaN and infinity in parts of all inputs, rounded to the input dtype too."""
-        for index, part in enumerate(parts):
+    def check_finite(self, place: slice) -> None:
+        """Refuse NaN and infinity at a place of the inputs, rounded to the input dtype too.
+
+        Raises:
+            KernelInputError: with the index of the first input that holds it.
+        """
+        for index, tensor in enumerate(self._flat):
+            part = _part(tensor, place)
             check_finite(part, index)
             if not torch.isfinite(rounded(part, self.input_dtype)).all():
                 raise KernelInputError(index, f"holds values that do not fit {self.input_dtype}")
 
 
-def _flat(tensor: torch.Tensor, place: slice) -> torch.Tensor:
-    if tensor.is_contiguous():
-        return tensor.view(-1)[place]
+def _part(tensor: torch.Tensor, place: slice) -> torch.Tensor:
+    if tensor.ndim == 1:
+        return tensor[place]
     # Flattening a strided tensor copies it: flatten the rows that are wanted.
     row = tensor.numel() // len(tensor)
     first, last = place.start // row, -(-place.stop // row)
@@ -201,6 +218,7 @@ def walk(
     inputs: Inputs,
     work: Callable[[torch.Tensor, slice], T],
     size: int | None = None,
+    dtype: torch.dtype | None = None,
 ) -> list[T]:
     """Call ``work`` with every block and its place in the flat tensors.
 
@@ -208,6 +226,7 @@ def walk(
         inputs: to walk over.
         work: called in several threads on a CPU. The block is its own until it returns.
         size: elements of one input in a block.
+        dtype: of the blocks; by default that which is computed in.
 
     Returns:
         What the calls returned, in the order of the blocks.
@@ -216,7 +235,8 @@ def walk(
         KernelInputError, KernelOverflowError: of the first block that is refused, however many
             threads there are.
     """
-    size = size or _block_size(inputs)
+    dtype = dtype or inputs.compute_dtype
+    size = size or _block_size(inputs, dtype)
     starts = range(0, inputs.numel, size)
     workers = _workers(inputs)
     # Both are each thread's own settings.
@@ -226,7 +246,7 @@ def walk(
 
     def run(first: int) -> None:
         with torch.inference_mode(in_inference), torch.no_grad():
-            room = inputs.room(min(size, inputs.numel))
+            room = inputs.room(min(size, inputs.numel), dtype)
             for start in starts[first::workers]:
                 place = slice(start, min(start + size, inputs.numel))
                 try:
@@ -237,20 +257,21 @@ def walk(
 
     # The number of threads is that of the process, and concerns no other device.
     alone = one_thread() if inputs.device.type == "cpu" else nullcontext()
-    with alone, ThreadPoolExecutor(workers) as pool:
-        others = [pool.submit(run, first) for first in range(1, workers)]
-        run(0)
-        for other in others:
-            other.result()
+    if workers == 1:
+        with alone:
+            run(0)
+    else:
+        with alone, ThreadPoolExecutor(workers) as pool:
+            list(pool.map(run, range(workers)))
     if refusals:
         raise refusals[min(refusals)]
     return [results[start] for start in starts]
 
 
-def _block_size(inputs: Inputs) -> int:
+def _block_size(inputs: Inputs, dtype: torch.dtype) -> int:
     if inputs.device.type != "cpu":
         return ACCELERATOR_BLOCK
-    return max(1, CPU_ROOM // len(inputs.tensors))
+    return max(1, CPU_ROOM // (len(inputs.tensors) * dtype.itemsize))
 
 
 def _workers(inputs: Inputs) -> int:

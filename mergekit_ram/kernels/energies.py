@@ -8,7 +8,6 @@ rounding.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,10 +21,9 @@ from mergekit_ram.kernels.ram import Call, merge_block, over_blocks
 from mergekit_ram.kernels.recipe import Recipe, checked_epsilon, rounded_number
 
 Array = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-Sums = tuple[torch.Tensor, ...]
-Add = Callable[[slice, Sums], None]
-"""Adds a part of a block to sums."""
+Tensors = tuple[torch.Tensor, ...]
+Add = Callable[[Call, torch.Tensor, torch.Tensor, Tensors], None]
+"""Adds a block, whose pieces begin and end at these places in it, to sums ``[P, …]``."""
 
 ENERGIES = ("energy", "unique_energy", "shared_energy", "mean_energy")
 """Of every agent: E = Σ τ² over its active parameters; U = Σ τ² over its unique ones; S = Σ m · τ
@@ -51,7 +49,7 @@ class Observed:
 
     numels: tuple[int, ...]
     """Of the pieces."""
-    degree: Counts
+    degree: Array
     """``[P, thresholds, N, N]`` active parameters by agent and overlap count."""
     energies: Array
     """``[P, 4, N]``; see :data:`ENERGIES`."""
@@ -81,31 +79,20 @@ def observe(
         KernelParameterError: ε is negative, NaN or infinite.
     """
     inputs = Inputs((base, *agents), recipe.dtype)
-    _, _, weight, divisor, scale = recipe.numbers(inputs.compute_dtype, inputs.device)
+    numbers = recipe.numbers(inputs.compute_dtype)
     every = [
         rounded_number("epsilon", checked_epsilon(epsilon), inputs.compute_dtype)
         for epsilon in (recipe.epsilon, *thresholds)
     ]
     # The merge's own is among them as a rule, and need not be counted twice.
     epsilons = torch.tensor(list(dict.fromkeys(every)), dtype=torch.float64, device="cpu")
-    n = len(agents)
+    sizes, n = tuple(numels or (inputs.numel,)), len(agents)
+    shapes = (len(epsilons), n, n), (len(ENERGIES), n), (len(PAIRS), n, n)
 
-    def zeros() -> Sums:
-        return (
-            torch.zeros(len(epsilons), n, n, dtype=torch.int64, device=inputs.device),
-            torch.zeros(len(ENERGIES), n, dtype=torch.float64, device=inputs.device),
-            torch.zeros(len(PAIRS), n, n, dtype=torch.float64, device=inputs.device),
-        )
+    def add(call: Call, block: torch.Tensor, edges: torch.Tensor, sums: Tensors) -> None:
+        call("observe", block, edges, epsilons, numbers, *sums)
 
-    def look(call: Call, block: torch.Tensor) -> Add:
-        def add(part: slice, sums: Sums) -> None:
-            own = block[:, part].contiguous()
-            call("observe", own, epsilons, weight, divisor, scale, *sums)
-
-        return add
-
-    sizes = tuple(numels or (inputs.numel,))
-    degree, energies, pairs = _summed(inputs, sizes, zeros, look, recipe.chunk_size)
+    degree, energies, pairs = _summed(inputs, sizes, shapes, add, recipe.chunk_size)
     asked = [epsilons.tolist().index(epsilon) for epsilon in every]
     return Observed(sizes, degree[:, asked], energies, pairs)
 
@@ -135,52 +122,41 @@ def realise(
     inputs = Inputs((base, *agents), recipe.dtype)
     out_dtype = recipe.out_dtype or inputs.input_dtype
     recipes = recipe, replace(recipe, rescale=(1.0,) * len(agents))
-    numbers = [each.numbers(inputs.compute_dtype, inputs.device) for each in recipes]
+    numbers = [each.numbers(inputs.compute_dtype) for each in recipes]
 
-    def zeros() -> Sums:
-        shape = len(REALISED), len(agents)
-        return (torch.zeros(shape, dtype=torch.float64, device=inputs.device),)
-
-    def look(call: Call, block: torch.Tensor) -> Add:
+    def add(call: Call, block: torch.Tensor, edges: torch.Tensor, sums: Tensors) -> None:
         uncounted = torch.zeros(0, 0, dtype=torch.int64, device=block.device)
         outputs = torch.empty(2, block.shape[1], dtype=out_dtype, device=block.device)
         for own, target in zip(numbers, outputs, strict=True):
             merge_block(call, block, own, target, uncounted)
-        merged = outputs.to(block.dtype)
+        call("compare", block, edges, numbers[0], outputs.to(inputs.compute_dtype), *sums)
 
-        def add(part: slice, sums: Sums) -> None:
-            own = block[:, part].contiguous(), numbers[0].epsilon, merged[:, part].contiguous()
-            call("compare", *own, *sums)
-
-        return add
-
-    sizes = tuple(numels or (inputs.numel,))
-    return _summed(inputs, sizes, zeros, look, recipe.chunk_size)[0]
+    sizes, shape = tuple(numels or (inputs.numel,)), (len(REALISED), len(agents))
+    return _summed(inputs, sizes, (shape,), add, recipe.chunk_size)[0]
 
 
 def _summed(
     inputs: Inputs,
     numels: Sequence[int],
-    zeros: Callable[[], Sums],
-    look: Callable[[Call, torch.Tensor], Add],
+    shapes: Sequence[tuple[int, ...]],
+    add: Add,
     size: int | None,
 ) -> list[npt.NDArray[Any]]:
     """The sums of every piece, ``[P, …]``: of its part of each block, which is added to zeros."""
     stops = np.cumsum(numels)
 
-    def work(call: Call, block: torch.Tensor, place: slice) -> list[tuple[int, Sums]]:
+    def work(call: Call, block: torch.Tensor, place: slice) -> tuple[int, Tensors]:
         inner = stops[(stops > place.start) & (stops < place.stop)] - place.start
-        edges = [0, *inner.tolist(), block.shape[1]]
-        first = int(np.searchsorted(stops, place.start, side="right"))
-        add, found = look(call, block), []
-        for piece, part in enumerate(itertools.starmap(slice, itertools.pairwise(edges)), first):
-            sums = zeros()
-            add(part, sums)
-            found.append((piece, sums))
-        return found
+        edges = torch.tensor([0, *inner.tolist(), block.shape[1]], device="cpu")
+        sums = tuple(
+            torch.zeros(len(edges) - 1, *shape, dtype=torch.float64, device=block.device)
+            for shape in shapes
+        )
+        add(call, block, edges, sums)
+        return int(np.searchsorted(stops, place.start, side="right")), sums
 
-    totals = [np.stack([sums.cpu().numpy()] * len(numels)) for sums in zeros()]
-    for piece, found in itertools.chain.from_iterable(over_blocks(inputs, work, size)):
+    totals = [np.zeros((len(numels), *shape)) for shape in shapes]
+    for first, found in over_blocks(inputs, work, size):
         for total, sums in zip(totals, found, strict=True):
-            total[piece] += sums.cpu().numpy()
+            total[first : first + len(sums)] += sums.cpu().numpy()
     return totals

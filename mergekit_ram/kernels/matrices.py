@@ -139,7 +139,7 @@ class Updates:
             for t in range(len(found)):
                 low, high = (float(bound) for bound in torch.aminmax(block.update(t)))
                 if not math.isfinite(low + high):
-                    self.inputs.check_finite(self.inputs.tensors)
+                    self.inputs.check_finite(slice(0, self.inputs.numel))
                     raise KernelOverflowError(f"the task vectors overflow {self.dtype}")
                 found[t] = max(found[t], -low, high)
         return found

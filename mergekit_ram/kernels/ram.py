@@ -9,16 +9,19 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from mergekit_ram.kernels import plain
-from mergekit_ram.kernels.blocks import REFUSALS, Inputs, store, walk
+from mergekit_ram.kernels.blocks import REFUSALS, Inputs, KernelOverflowError, store, walk
 from mergekit_ram.kernels.recipe import Numbers, Recipe
 from mergekit_ram.switches import is_set
 from mergekit_ram.text import one_line, visible
@@ -32,6 +35,9 @@ TORCH_BLOCK = 32_768
 """Elements of one input in a block where torch computes on the CPU, with many results at once."""
 
 T = TypeVar("T")
+
+MOST_AGENTS = 255
+"""That the loops count in bytes."""
 
 Call = Callable[..., None]
 """Calls a function of :mod:`.plain` or :mod:`.loops` by its name."""
@@ -66,10 +72,24 @@ class _Loops:
                     problem,
                 )
 
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call a loop; tensors share their memory with it."""
-        shared = (a.numpy() if isinstance(a, torch.Tensor) else a for a in arguments)
-        getattr(self.module, name)(*shared)
+
+class _Calls:
+    """Calls the loops, and remembers whether all that they met is finite."""
+
+    def __init__(self) -> None:
+        self.are_finite = True
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Tensors share their memory with the loop; numpy has no bfloat16."""
+        found = getattr(_loops().module, name)(*map(_shared, arguments))
+        self.are_finite = self.are_finite and math.isfinite(found)
+
+
+def _shared(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        is_bfloat16 = argument.dtype == torch.bfloat16
+        return (argument.view(torch.uint16) if is_bfloat16 else argument).numpy()
+    return argument
 
 
 @functools.lru_cache(maxsize=1)
@@ -117,15 +137,32 @@ def over_blocks(
         work: keeps nothing of an earlier call.
         size: elements of one input in a block; by default what suits the device.
     """
-    if inputs.device.type == "cpu" and available():
+
+    def by_torch(block: torch.Tensor, place: slice) -> T:
+        # NaN and infinity survive every sum; a finite sum can overflow too, so look closer.
+        if not math.isfinite(float(block.sum())):
+            inputs.check_finite(place)
+        return work(_call_plain, block, place)
+
+    def by_loops(block: torch.Tensor, place: slice) -> T:
+        calls = _Calls()
+        with suppress(KernelOverflowError):
+            found = work(calls, block, place)
+            if calls.are_finite:
+                return found
+        # Torch says what is wrong, if anything is.
+        room = inputs.room(block.shape[1], inputs.compute_dtype)
+        return by_torch(inputs.load(place, room), place)
+
+    is_cpu, agents = inputs.device.type == "cpu", len(inputs.tensors) - 1
+    if is_cpu and 0 < agents <= MOST_AGENTS and available():
         try:
-            return walk(inputs, functools.partial(work, _loops().call), size)
+            return walk(inputs, by_loops, size, inputs.loop_dtype)
         except (*REFUSALS, KeyboardInterrupt, SystemExit, MemoryError):
             raise
         except BaseException as error:
             _loops().give_up(f"numba failed ({visible(one_line(error))})")
-    default = TORCH_BLOCK if inputs.device.type == "cpu" else None
-    return walk(inputs, functools.partial(work, _call_plain), size or default)
+    return walk(inputs, by_torch, size or (TORCH_BLOCK if is_cpu else None))
 
 
 @dataclass(frozen=True)
@@ -263,7 +300,7 @@ def _run(
     counts: bool,
 ) -> Merged:
     inputs = Inputs((base, *agents), recipe.dtype)
-    numbers = recipe.numbers(inputs.compute_dtype, inputs.device)
+    numbers = recipe.numbers(inputs.compute_dtype)
     shape = base.shape if merges else (0,)
     out = torch.empty(shape, dtype=recipe.out_dtype or inputs.input_dtype, device=inputs.device)
     counted = len(agents) if counts else 0
@@ -280,7 +317,11 @@ def _run(
 
 
 def merge_block(
-    call: Call, block: torch.Tensor, numbers: Numbers, target: torch.Tensor, degree: torch.Tensor
+    call: Call,
+    block: torch.Tensor,
+    numbers: Numbers,
+    target: torch.Tensor,
+    degree: torch.Tensor,
 ) -> None:
     """Merge a block into a tensor ``[n]`` of any float dtype, and count it.
 
@@ -294,7 +335,12 @@ def merge_block(
     Raises:
         KernelOverflowError: the result is too large for the target's dtype.
     """
-    merged = block.new_empty(len(target))
-    call("run", block, *numbers, merged, degree)
-    if len(target):
-        store(merged, target)
+    computed = torch.float64 if numbers.factor.dtype == np.float64 else torch.float32
+    is_narrowed = computed == torch.float32 and target.dtype == torch.bfloat16
+    if call is _call_plain or target.dtype == computed or is_narrowed:
+        out = target
+    else:
+        out = target.new_empty(len(target), dtype=computed)
+    call("run", block, numbers, out, degree)
+    if out is not target and len(target):
+        store(out, target)

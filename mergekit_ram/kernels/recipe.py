@@ -7,20 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mergekit_ram.kernels.blocks import KernelParameterError
+
+Array = npt.NDArray[np.floating]
 
 
 class Numbers(NamedTuple):
     """What the arithmetic takes; every number is one of the dtype that is computed in."""
 
     epsilon: float
-    factor: torch.Tensor
+    factor: Array
     """``[N]`` s λ_t w_t."""
-    weight: torch.Tensor
+    weight: Array
     """``[N]`` w_t."""
-    divisor: torch.Tensor
+    divisor: Array
     """``[N + 1]`` |T|^p by |T|; an untouched parameter divides by one."""
     scale: float
 
@@ -73,34 +77,34 @@ class Recipe:
             chunk_size,
         )
 
-    def numbers(self, dtype: torch.dtype, device: torch.device) -> Numbers:
-        """The numbers of a merge that is computed in that dtype, on that device.
+    def numbers(self, dtype: torch.dtype) -> Numbers:
+        """The numbers of a merge that is computed in float32 or float64.
 
         A factor that rounds to 1 is 1, and its agent's lone values stay whole.
 
         Raises:
             KernelParameterError: the dtype cannot hold a number, or a product or power of them.
         """
+        kind = _kind(dtype)
         scale = rounded_number("scale", self.scale, dtype)
         for agent, λ in enumerate(self.rescale):
             rounded_number("rescale", λ, dtype, agent)
         weight = [rounded_number("weight", w, dtype, agent) for agent, w in enumerate(self.weight)]
-        # One by one: torch's powers of a vector differ in the last digit by their place in it.
+        # One by one: powers of a vector may differ in the last digit by their place in it.
         divisor = [_power(max(1, n), self.overlap_power) for n in range(len(weight) + 1)]
-        if not all(0 < number <= torch.finfo(dtype).max for number in divisor[1:]):
+        if not all(0 < number <= np.finfo(kind).max for number in divisor[1:]):
             raise KernelParameterError(
                 "overlap_power",
-                f"is {self.overlap_power:g}, so that |T|^p is beyond {_plain(dtype)}",
+                f"is {self.overlap_power:g}, so that |T|^p is beyond {kind.__name__}",
             )
         factor = [
             rounded_number("scale times rescale times weight", self.scale * λ * w, dtype, agent)
             for agent, (λ, w) in enumerate(zip(self.rescale, self.weight, strict=True))
         ]
         epsilon = rounded_number("epsilon", self.epsilon, dtype)
-        factors, weights, divisors = (
-            torch.tensor(row, dtype=dtype, device=device) for row in (factor, weight, divisor)
+        return Numbers(
+            epsilon, np.array(factor, kind), np.array(weight, kind), np.array(divisor, kind), scale
         )
-        return Numbers(epsilon, factors, weights, divisors, scale)
 
 
 def checked_epsilon(epsilon: float) -> float:
@@ -121,14 +125,19 @@ def rounded_number(name: str, value: float, dtype: torch.dtype, agent: int | Non
     Raises:
         KernelParameterError: the value lies beyond the dtype's largest number.
     """
-    largest = torch.finfo(dtype).max
+    kind = _kind(dtype)
+    largest = float(np.finfo(kind).max)
     if not abs(value) <= largest:
         raise KernelParameterError(
             name,
-            f"is {value:g}, beyond {_plain(dtype)}, whose largest number is {largest:.6g}",
+            f"is {value:g}, beyond {kind.__name__}, whose largest number is {largest:.6g}",
             agent,
         )
-    return torch.tensor(value, dtype=dtype, device="cpu").item()
+    return float(kind(value))
+
+
+def _kind(dtype: torch.dtype) -> type[np.floating]:
+    return np.float64 if dtype == torch.float64 else np.float32
 
 
 def _per_agent(name: str, values: Sequence[float] | None, agent_count: int) -> tuple[float, ...]:
@@ -161,7 +170,3 @@ def _power(base: int, exponent: float) -> float:
         return math.pow(base, exponent)
     except OverflowError:
         return math.inf
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

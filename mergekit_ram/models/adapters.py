@@ -10,10 +10,12 @@ import functools
 import glob
 import hashlib
 import logging
+import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,10 @@ from mergekit.options import MergeOptions
 from peft.utils import load_peft_weights
 
 from mergekit_ram.errors import InputError, reading
-from mergekit_ram.models.transformers_layout import build_without_memory
+from mergekit_ram.models.checkpoints import open_checkpoint
+from mergekit_ram.models.transformers_layout import build_without_memory, layout_of
 from mergekit_ram.models.unreadable import ADAPTER_CONFIG
-from mergekit_ram.text import some
+from mergekit_ram.text import say, some
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -42,6 +45,30 @@ READ_AT_ONCE = 16 * 2**20
 """Bytes."""
 
 REMEDY = "Give the base that the adapter was trained on, or merge it yourself (merge_and_unload)."
+
+
+@contextmanager
+def adapter_cache(
+    models: Iterable[ModelReference], beside: str | None, options: MergeOptions
+) -> Iterator[MergeOptions]:
+    """mergekit's options with a cache for merged adapters, removed at the end if none was given.
+
+    Args:
+        models: of a merge.
+        beside: a path on the disk that has room for it; the system's own place by default.
+        options: of mergekit's commands.
+    """
+    if options.lora_merge_cache or all(model.lora is None for model in models):
+        yield options
+        return
+    above = Path(beside).absolute().parents if beside else ()
+    where = next((p for p in above if os.access(p, os.W_OK | os.X_OK)), None)
+    with tempfile.TemporaryDirectory(prefix=".mergekit-ram-adapters-", dir=where) as folder:
+        say(
+            f"adapters are merged into their bases in {folder}, which is removed at the end; "
+            "--lora-merge-cache FOLDER keeps them for other merges"
+        )
+        yield options.model_copy(update={"lora_merge_cache": folder})
 
 
 def merged_adapter(model: ModelReference, base: str, adapter: str, options: MergeOptions) -> str:
@@ -141,12 +168,21 @@ def _marks(folder: Path) -> Iterator[str]:
 def _check_applied(
     model: ModelReference, folders: ModelReference, config: peft.PeftConfig, options: MergeOptions
 ) -> None:
-    """Check on a model without memory that every tensor of an adapter's file finds its place.
+    """Check on a model without memory that every tensor of base and adapter finds its place.
 
-    PEFT warns of those that a file lacks, and says nothing of those that it has besides.
+    transformers makes up what the base's files do not have under its names. PEFT warns of tensors
+    that an adapter's file lacks, and says nothing of those that it has besides.
     """
     assert folders.lora is not None
     what, trust = f"the adapter {model.lora}", options.trust_remote_code
+    headers = open_checkpoint(folders.model.path, str(model)).headers
+    layout = layout_of(folders.config(trust), trust_remote_code=trust)
+    unknown = layout.missing(layout.places(headers).values()) if layout else set()
+    if unknown:
+        raise InputError(
+            f"model {model}: the base {model.model} lacks {some(sorted(unknown))} under the names "
+            "that transformers loads, which would make them up. Save it with save_pretrained."
+        )
     config.inference_mode = False
     with reading(model, what, REMEDY), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -28,6 +28,7 @@ from mergekit_ram.models.unreadable import (
     no_model,
     other_weights,
 )
+from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
 INDEX_SUFFIX = ".index.json"
@@ -67,9 +68,9 @@ class TensorHeader:
         return self.numel * self.dtype.itemsize
 
     @property
-    def is_quantised(self) -> bool:
-        """Whether it holds numbers of eight bits or fewer, which say nothing without scales."""
-        return self.dtype.itemsize == 1 and self.dtype != torch.bool
+    def is_packed(self) -> bool:
+        """Whether it may hold numbers of eight bits or fewer, which say nothing without scales."""
+        return self.dtype not in (*MERGEABLE_DTYPES, torch.int64, torch.bool)
 
     def as_meta(self) -> torch.Tensor:
         """A tensor without data, for code that computes shapes."""
@@ -121,6 +122,13 @@ class Checkpoint:
     promised: Mapping[str, InputError]
     description: str
     unread: tuple[str, ...]
+    quantisation: str | None
+    """Its method, where the weights are quantised indeed, whatever ``config.json`` says."""
+
+    @property
+    def packed(self) -> dict[str, TensorHeader]:
+        """The tensors that may be packed weights, by name."""
+        return {name: header for name, header in self.headers.items() if header.is_packed}
 
 
 def open_checkpoint(folder: str, model: str) -> Checkpoint:
@@ -131,11 +139,11 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
         model: its name in errors.
 
     Raises:
-        InputError: naming model and file: no configuration, no weights, a broken file, or
-            weights that are quantised.
+        InputError: naming model and file: no configuration, no weights, or a broken file.
     """
     root = Path(folder)
-    explicit = _read_config(root, model).get(EXPLICIT_KEY)
+    settings = _read_config(root, model)
+    explicit = settings.get(EXPLICIT_KEY)
     found = [name for name in DESCRIPTIONS if (root / name).is_file()]
     if not explicit and not found:
         problem = f"Unable to find model files: {other_weights(root)}"
@@ -170,7 +178,10 @@ def open_checkpoint(folder: str, model: str) -> Checkpoint:
     paths = {name: shard.filename for shard in shards for name in shard.contained_keys}
     index = ShardedTensorIndex(str(root), is_safetensors, paths, shards)
     unread = tuple(name for name in found if name != chosen)
-    return Checkpoint(index, headers, promised, chosen, unread)
+    is_packed = any(header.is_packed for header in headers.values())
+    told = settings.get("quantization_config") if is_packed else None
+    method = told.get("quant_method", "unknown") if isinstance(told, dict) else told
+    return Checkpoint(index, headers, promised, chosen, unread, method)
 
 
 def _read_index(path: Path, model: str) -> dict[str, str]:
@@ -184,16 +195,7 @@ def _read_config(root: Path, model: str) -> dict[str, Any]:
     path = root / "config.json"
     if not path.is_file():
         raise no_model(model, root, path, MISSING)
-    settings = _read_table(path, model)
-    quantisation = settings.get("quantization_config")
-    if quantisation:
-        is_table = isinstance(quantisation, dict)
-        method = quantisation.get("quant_method", "unknown") if is_table else quantisation
-        raise InputError(
-            f"model {model}: its weights are quantised (quantization_config in {path}: "
-            f"{method}) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
-        )
-    return settings
+    return _read_table(path, model)
 
 
 def _read_table(path: Path, model: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +15,14 @@ from mergekit.graph import Task
 from mergekit.io import ShardedTensorIndex
 from mergekit.io.tasks import LoaderCache, LoadTensor
 from mergekit.merge_methods.base import PerInputValues, TensorEntry, TensorGroup, TensorMetadata
-from mergekit.merge_methods.buffers import copy_non_floating_buffer
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer, PermutedVocabulary
 
 from mergekit_ram.errors import InputError, Note
+from mergekit_ram.kernels import blocks
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import AgentOverlap
-from mergekit_ram.tensors import agent_name
+from mergekit_ram.tensors import MERGEABLE_DTYPES, agent_name
 
 RAW_LOADER_MODULE = "mergekit.scripts.merge_raw_pytorch"
 """Looked up, not imported: a process that has not imported it has none of its tasks."""
@@ -88,6 +87,8 @@ class PlannedOutput:
     loads: PlannedLoads
     notes: tuple[Note, ...] = ()
     """Warnings about the models."""
+    copied: frozenset[str] = frozenset()
+    """Weights of dtypes that are not merged; all models must hold the same."""
     sides: Sides | None = None
     """Of the model's matrices; None where transformers cannot build the model."""
 
@@ -143,12 +144,26 @@ def load_group(
         InputError: the base lacks the tensor, or mergekit refuses the group.
     """
     tensors = present(run_loading(merge.gather_tensors, tokenizers))
+    return checked_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
+
+
+def checked_group(
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
+) -> LoadedGroup | None:
+    """The tensors that a merge has loaded; None where the base's is copied.
+
+    Raises:
+        InputError: the base lacks the tensor, the models' do not fit together, or one of a dtype
+            that is not merged differs.
+    """
     check_base_present(merge, tensors)
-    group = tensor_group(merge, {model: tensor.to(device) for model, tensor in tensors.items()})
-    with named_refusals():
-        if copy_non_floating_buffer(group.tensors, merge.output_weight.name) is not None:
-            return None
+    if _is_copied(merge, tensors):
+        return None
+    group = tensor_group(merge, tensors)
+    try:
         group.validate_tensors()
+    except ValueError as error:  # it names the tensor
+        raise InputError(str(error)) from None
     agents = [model for model in agents_of(merge) if model in tensors]
     return LoadedGroup(group, settings_of(merge, agents), dtype_from_name(merge.dtype))
 
@@ -168,17 +183,6 @@ def run_loading(task: Task[Any], tokenizers: Tokenizers) -> Any:
     return value
 
 
-@contextmanager
-def named_refusals() -> Iterator[None]:
-    """mergekit's own refusals of a tensor, which name it, as errors of ours."""
-    try:
-        yield
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(str(error)) from None
-
-
 def present(
     tensors: dict[ModelReference, torch.Tensor | None],
 ) -> dict[ModelReference, torch.Tensor]:
@@ -187,7 +191,7 @@ def present(
 
 
 def tensor_group(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
 ) -> TensorGroup:
     # Models are slow to compare and to look up, and asked for at every tensor.
     found = [(model, tensors.get(model)) for model in merge.model_order]
@@ -258,12 +262,24 @@ def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: Agent
     return agent.rescale(merge.parameters["r"], merge.parameters["alpha"])
 
 
-def is_floating(tensors: dict[ModelReference, torch.Tensor]) -> bool:
-    return all(tensor.is_floating_point() for tensor in tensors.values())
+def _is_copied(
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
+) -> bool:
+    """Whether a tensor is of a dtype that is not merged, and all models hold the same bits."""
+    for model, tensor in tensors.items():
+        if tensor.dtype not in MERGEABLE_DTYPES:
+            if blocks.are_same([*tensors.values()]):
+                return True
+            raise InputError(
+                f"model {model}, tensor {merge.output_weight.name}: {tensor.dtype} values are not "
+                "merged, and here they differ between the models. Dequantise weights to bfloat16, "
+                "float16 or float32 first; give a buffer the base's values."
+            )
+    return False
 
 
 def check_base_present(
-    merge: ExecuteMergeMethodTask, tensors: dict[ModelReference, torch.Tensor]
+    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
 ) -> None:
     if merge.base_model is None or merge.base_model not in tensors:
         raise lacking_base(merge, tensors)

@@ -3,9 +3,8 @@
 The base decides. A merge of whole models takes the base's own checkpoint as its architecture: every
 tensor that the base stores is merged under the name under which it is stored, so that transformers
 loads the output as it loads the base. Only where a recipe speaks of a model's structure,
-mergekit's definition of the base's architecture is used, if there is one: by ``slices:`` where it
-names all that the base stores, and by ``modules:``, of which the plan's inventory refuses what they
-leave out.
+mergekit's definition of the base's architecture is used, if it names all that the base stores, or
+knows modules that the base's names do not tell; the plan's inventory refuses what they leave out.
 """
 
 from __future__ import annotations
@@ -78,12 +77,15 @@ def name_models(
         InputError: tensors that transformers needs are missing from the base, a model has
             nothing to do with it, or holds trained tensors that a merge would lose.
     """
-    if definition is not None and not config.models:
-        planned = all_names(weights_of(definition, base_config))
-        models = _Models(base, checkpoints, layout, planned)
-        if config.modules or models.are_all_planned:
-            return models.by_definition(definition)
-    return _Models(base, checkpoints, layout).by_base(base_config)
+    by_base = _Models(base, checkpoints, layout).by_base(base_config)
+    if config.models or definition is None:
+        return by_base
+    planned = all_names(weights_of(definition, base_config))
+    models = _Models(base, checkpoints, layout, planned)
+    knows_modules = by_base.architecture.modules.keys() >= {*(config.modules or ())}
+    if knows_modules and not models.are_all_planned:
+        return by_base
+    return models.by_definition(definition)
 
 
 class _Models:
@@ -113,7 +115,7 @@ class _Models:
         is_wrapped = layout is not None or all(tensor.wrappers for tensor in own.values())
         self._names = {key: t.name if is_wrapped else t.stored for key, t in own.items()}
         self.are_all_planned = {*self._names.values()} <= {*planned}
-        self._names |= {every.tensor(name).place.key: name for name in sorted(planned)}
+        self._names |= {every.tensors[name].place.key: name for name in sorted(planned)}
         self._packed: dict[str, list[StoredTensor]] = defaultdict(list)
         for _, tensor in sorted(own.items(), key=lambda item: dot_natural_key(item[0])):
             for target in tensor.place.targets - {tensor.place.key}:
@@ -143,7 +145,8 @@ class _Models:
     def _check_base(self, held: Mapping[str, StoredTensor]) -> None:
         """A tensor that an index lists and no file holds is missed where it is needed."""
         places = (tensor.place for tensor in held.values())
-        missing = self._layout.missing(places) if self._layout else set()
+        is_known = self._layout and not self._checkpoints[self._base].quantisation
+        missing = self._layout.missing(places) if self._layout and is_known else set()
         promised = self._checkpoints[self._base].promised
         for key, tensor in self._tensors[self._base].items():
             if key not in held and (not self._layout or tensor.place.targets & missing):
@@ -227,7 +230,7 @@ class _Models:
         A merge would leave them out, and the modules would not do what was trained.
         """
         headers, own = self._checkpoints[model].headers, self._tensors[model]
-        if any(header.is_quantised for header in headers.values()):
+        if self._checkpoints[model].quantisation or self._checkpoints[model].packed:
             return  # Its weights have scales beside them, and the inventory speaks of their dtype.
         wrapped = {key for key, tensor in own.items() if {*PEFT_LAYERS} & {*tensor.wrappers}}
         modules = {*map(_module, wrapped)}

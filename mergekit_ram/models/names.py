@@ -6,7 +6,7 @@ written. Two tensors are the same weight if transformers loads them as the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mergekit_ram.models.transformers_layout import Place, TransformersLayout
@@ -66,22 +66,18 @@ class Names:
 
     Args:
         layout: of the model in transformers; None where it cannot be built.
-        names: all that will be asked for.
+        names: of all tensors.
+
+    Attributes:
+        tensors: by their stored names.
     """
 
     def __init__(self, layout: TransformersLayout | None, names: Iterable[str]):
-        variants = {variant for name in names for variant, _ in unwrapped(name)}
+        variants = {name: list(unwrapped(name)) for name in names}
+        every = {variant for own in variants.values() for variant, _ in own}
+        places = layout.places(every) if layout else {}
         self._layout = layout
-        self._places = layout.places(variants) if layout else {}
-
-    def tensor(self, name: str) -> StoredTensor:
-        """The tensor of that name: without as many wrappers as transformers would need."""
-        variants = list(unwrapped(name))
-        for variant, wrappers in variants:
-            if variant in self._places and self._places[variant].targets:
-                return StoredTensor(name, variant, wrappers, self._places[variant])
-        variant, wrappers = variants[-1]
-        return StoredTensor(name, variant, wrappers, Place(variant, frozenset()))
+        self.tensors = {name: _tensor(name, own, places) for name, own in variants.items()}
 
     def by_key(self, names: Iterable[str]) -> dict[str, StoredTensor]:
         """A model's tensors by their names in a loaded model, those with the fewest wrappers first.
@@ -90,7 +86,7 @@ class Names:
         source is the source.
         """
         found: dict[str, StoredTensor] = {}
-        tensors = [self.tensor(name) for name in sorted(names)]
+        tensors = [self.tensors[name] for name in sorted(names)]
         for tensor in sorted(tensors, key=lambda tensor: len(tensor.wrappers)):
             is_loaded = bool(tensor.place.targets)
             if is_loaded or self._layout is None or not self._layout.is_ignored(tensor.name):
@@ -101,3 +97,14 @@ class Names:
                 place = Place(source, frozenset({source}))
                 found[source] = replace(found.pop(alias), name=source, place=place)
         return found
+
+
+def _tensor(
+    name: str, variants: Sequence[tuple[str, tuple[str, ...]]], places: Mapping[str, Place]
+) -> StoredTensor:
+    """A tensor without as many wrappers as transformers needs to load it; else without all."""
+    for variant, wrappers in variants:
+        if variant in places and places[variant].targets:
+            return StoredTensor(name, variant, wrappers, places[variant])
+    variant, wrappers = variants[-1]
+    return StoredTensor(name, variant, wrappers, Place(variant, frozenset()))

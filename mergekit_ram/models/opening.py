@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def open_models(
     configs = {model: _read_config(model, options) for model in models}
     checkpoints |= {model: _open_model(model, options) for model in models if model not in local}
     _check_identities(checkpoints)
+    _check_quantised(checkpoints)
     return {model: checkpoints[model] for model in models}, configs
 
 
@@ -76,6 +78,20 @@ def _check_identities(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
             )
 
 
+def _check_quantised(checkpoints: Mapping[ModelReference, Checkpoint]) -> None:
+    """Check that the quantised weights are those of one model, which a merge then copies."""
+    for one, other in itertools.permutations(checkpoints, 2):
+        own = checkpoints[one]
+        differing = own.packed.items() - checkpoints[other].packed.items()
+        if own.quantisation and differing:
+            name, header = min(differing, key=lambda item: item[0])
+            raise InputError(
+                f"model {one}: its weights are quantised ({own.quantisation}; tensor {name} is "
+                f"stored in {header.dtype}), and those of {other} are not so. They cannot be "
+                "subtracted: merge the bfloat16, float16 or float32 originals."
+            )
+
+
 def _read_config(model: ModelReference, options: MergeOptions) -> Any:
     path = model.model.path
     file = Path(path) / "config.json" if _is_folder(model) else path
@@ -95,6 +111,12 @@ def _read_config(model: ModelReference, options: MergeOptions) -> Any:
 def _open_model(model: ModelReference, options: MergeOptions) -> Checkpoint:
     folder = _local_folder(model.model, model, options)
     if model.lora is not None:
+        method = open_checkpoint(folder, str(model.model)).quantisation
+        if method:
+            raise InputError(
+                f"model {model}: the base {model.model} is quantised ({method}), and an adapter "
+                "cannot be merged into it. Give the 16-bit original before the +."
+            )
         adapter = _local_folder(model.lora, model, options)
         folder = merged_adapter(model, folder, adapter, options)
     return open_checkpoint(folder, str(model))

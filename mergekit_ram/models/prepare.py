@@ -44,6 +44,7 @@ class Prepared:
         config: that they are named in.
         architecture: by which mergekit plans.
         layout: of the base in transformers; None where it cannot be built.
+        is_quantised: some of the base's weights are, and are copied.
         unties: the output embedding is a weight of its own, whatever the configuration says.
         notes: that the user has been told, for the record.
         configs: the models' own.
@@ -53,13 +54,16 @@ class Prepared:
     config: MergeConfiguration
     architecture: ModelArchitecture
     layout: TransformersLayout | None
+    is_quantised: bool
     unties: bool
     notes: tuple[Note, ...]
     configs: tuple[Any, ...]
     layer_types: list[str] | None = None
 
     def fit(self, out_config: Any) -> None:
-        """Make the output's configuration say whether its head is tied, and its layers' types."""
+        """Make the output's configuration say what holds for its weights, and no more."""
+        if not self.is_quantised and hasattr(out_config, "quantization_config"):
+            del out_config.quantization_config
         if self.unties:
             for part in (out_config, out_config.get_text_config()):
                 if is_tied(part):
@@ -127,6 +131,7 @@ def prepare(config: MergeConfiguration, options: MergeOptions) -> Prepared:
         config,
         named.architecture.model_copy(update=key),
         layout,
+        checkpoints[base].quantisation is not None,
         bool(apart),
         notes,
         tuple(configs.values()),
@@ -184,7 +189,7 @@ def _check_orientation(
 ) -> None:
     """Refuse packed experts that are stored transposed, which no shape tells where they are square.
 
-    A trained matrix is nearer to the base's as it is than turned over.
+    A trained matrix is nearer to the base's as it is than turned over, if not by chance.
     """
     for weight in weights:
         header = loaders[base].index.headers.get(weight.name)
@@ -193,7 +198,7 @@ def _check_orientation(
         found = {model: loader.peek(weight.name) for model, loader in loaders.items()}
         first = {model: t[0].float() for model, t in found.items() if t is not None}
         for model, matrix in first.items():
-            if (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
+            if 2 * (matrix.mT - first[base]).norm() < (matrix - first[base]).norm():
                 raise InputError(
                     f"model {model}: tensor {weight.name} is stored transposed: its first matrix "
                     "is nearer to the base's when it is turned over. Save this model with the "

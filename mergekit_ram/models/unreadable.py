@@ -47,7 +47,7 @@ SIGNS = (
         (ADAPTER_CONFIG,),
         "an adapter",
         "Write base and adapter together: `model: {base}+{model}`, with the base that it was "
-        "trained on, and give --lora-merge-cache.",
+        "trained on.",
     ),
     Sign(
         (VERL_SHARDS, f"*/{VERL_SHARDS}", f"*/*/{VERL_SHARDS}", f"../{VERL_SHARDS}"),

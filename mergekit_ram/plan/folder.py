@@ -145,7 +145,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
-        if error.filename == str(path) and error.errno == errno.ENOENT:
+        is_removed = error.errno == errno.EEXIST and (target.is_dir() or not target.exists())
+        if is_removed or (error.errno == errno.ENOENT and error.filename == str(path)):
             return _lock_now(folder, kind)  # its last user has just removed it
         raise InputError(
             f"output folder {folder}: it cannot be written to: {error}. Choose another one."

@@ -1,8 +1,7 @@
 """Compares the tensors that a plan loads with those that the models hold, by headers alone.
 
-mergekit plans the weights that an architecture lists. It drops without a word what a checkpoint
-holds besides, and what it has under other names. Everything about a merge that can be known to fail
-is found here, before the long passes.
+mergekit drops without a word what a checkpoint holds besides the weights that it plans. Everything
+about a merge that can be known to fail is found here, before the long passes.
 """
 
 from __future__ import annotations
@@ -77,6 +76,7 @@ class Inventory:
         self.loads: dict[str, list[Load]] = {}
         self.sizes: dict[str, TensorSize] = {}
         self.dtypes: set[torch.dtype] = set()
+        self.copied: set[str] = set()
         self.rounding = Rounding()
         self.rows: int | None = None
 
@@ -94,19 +94,22 @@ class Inventory:
             return
         if base not in present:
             raise lacking_base(merge, present)
-        _check_presence(name, loads, present)
         _check_dtypes(name, present)
         _check_shapes(merge, present)
-        self.rounding.add(base, loads, present)
+        is_merged = present[base].dtype in MERGEABLE_DTYPES
+        if is_merged:
+            self.rounding.add(base, loads, present)
+        else:
+            self.copied.add(name)
         axis = merge.output_weight.vocabulary_axis
         if axis is not None and isinstance(merge.gather_tensors, TruncatedVocabulary):
             self.rows = min(header.shape[axis] for header in present.values())
-        dtype = _output_dtype(merge, loads, present)
+        dtype = _output_dtype(merge, loads, present) if is_merged else present[base].dtype
         read = sum(header.nbytes for header in present.values())
         self.sizes[name] = TensorSize(
             read,
             present[base].numel * dtype.itemsize,
-            present[base].numel if present[base].dtype.is_floating_point else 0,
+            present[base].numel if is_merged else 0,
         )
         self.dtypes.add(dtype)
 
@@ -114,7 +117,7 @@ class Inventory:
         """The header of what a load gives; None where the model has nothing for the weight.
 
         Raises:
-            InputError: the model's index lists the tensor and no file holds it.
+            InputError: the tensor is needed, or the model's index lists it and no file holds it.
         """
         model = self.models.get(load.model)
         if model is None:
@@ -129,6 +132,11 @@ class Inventory:
             for name in load.names:
                 if name in promised:
                     raise promised[name]
+            if not load.optional:
+                raise InputError(
+                    f"model {load.model}: tensor {weight} is missing, and the architecture "
+                    f"requires it. {ARCHITECTURE_REMEDY}"
+                )
             model.lacked[weight] = None
         return header
 
@@ -168,6 +176,7 @@ def check_plan(
         sizes=inventory.sizes,
         dtypes=tuple(sorted(str(dtype).split(".")[-1] for dtype in inventory.dtypes)),
         loads=inventory.loads,
+        copied=frozenset(inventory.copied),
         notes=(*(prepared.notes if prepared else ()), *notes),
         sides=prepared.layout.sides if prepared and prepared.layout else None,
     )
@@ -193,18 +202,9 @@ def _converted(load: Load, model: Holding) -> TensorHeader | None:
     return None
 
 
-def _check_presence(name: str, loads: Sequence[Load], present: Headers) -> None:
-    for load in loads:
-        if load.model not in present and not load.optional:
-            raise InputError(
-                f"model {load.model}: tensor {name} is missing, and the architecture requires "
-                f"it. {ARCHITECTURE_REMEDY}"
-            )
-
-
 def _check_dtypes(name: str, present: Headers) -> None:
-    if not any(header.dtype.is_floating_point for header in present.values()):
-        return  # a buffer, which mergekit copies where it is equal
+    if len({header.dtype for header in present.values()}) == 1:
+        return  # if it is none that is merged, it is copied where it is the same
     for model, header in present.items():
         if header.dtype not in MERGEABLE_DTYPES:
             raise InputError(
@@ -219,20 +219,17 @@ def _check_shapes(merge: ExecuteMergeMethodTask, present: Headers) -> None:
     base = str(merge.base_model)
     expected = present[base].shape
     for model, header in present.items():
-        in_rows_alone = axis is not None and _without(header.shape, axis) == _without(
-            expected, axis
-        )
-        if header.shape == expected or (in_rows_alone and is_aligned):
+        shape = header.shape
+        sizes = zip(shape, expected, strict=False)
+        differing = {number for number, (own, size) in enumerate(sizes) if own != size}
+        in_rows_alone = len(shape) == len(expected) and differing == {axis}
+        if shape == expected or (in_rows_alone and is_aligned):
             continue
         raise InputError(
-            f"model {model}, tensor {merge.output_weight.name}: shape {list(header.shape)}, "
+            f"model {model}, tensor {merge.output_weight.name}: shape {list(shape)}, "
             f"but the base {base} has {list(expected)}. "
             f"{TOKENIZER_REMEDY if in_rows_alone else ARCHITECTURE_REMEDY}"
         )
-
-
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return shape[:axis] + shape[axis + 1 :]
 
 
 def _output_dtype(

@@ -23,7 +23,7 @@ from mergekit_ram.errors import InputError, did_you_mean, one_line
 
 LOG = logging.getLogger("mergekit_ram")
 
-OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda", "read_to_gpu")
+OPTIONS_FOR_GPUS = ("gpu_rich", "multi_gpu", "cuda")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
@@ -117,10 +117,10 @@ def check_dtype(key: str, value: str | None) -> None:
         ) from None
 
 
-def warn_about_places(
+def misplaced_keys(
     data: Any, spec: MergeMethodSpec, schema: type[BaseModel] = MergeConfiguration
-) -> None:
-    """Warn of every key that has no effect where it stands; mergekit drops it without a word.
+) -> Iterator[str]:
+    """A line on every key that has no effect where it stands; mergekit drops it without a word.
 
     Args:
         data: the recipe as YAML, or its text.
@@ -134,11 +134,11 @@ def warn_about_places(
         for key in section.values:
             if key not in section.schema.model_fields:
                 remedy = _remedy(key, section, spec, schema)
-                LOG.warning("key '%s' %s has no effect: %s", key, section.place, remedy)
+                yield f"key '{key}' {section.place} has no effect: {remedy}"
 
 
-def warn_about_parameters(config: BaseModel, spec: MergeMethodSpec) -> None:
-    """Warn of parameters that the method does not know, or not there; mergekit ignores both."""
+def unknown_parameters(config: BaseModel, spec: MergeMethodSpec) -> list[str]:
+    """A line on every parameter that the method does not know, or not there."""
     known = [parameter.name for parameter in spec.parameters]
     shared = [parameter.name for parameter in spec.shared_parameters]
     reasons: dict[str, str] = {}
@@ -152,8 +152,7 @@ def warn_about_parameters(config: BaseModel, spec: MergeMethodSpec) -> None:
                     " under a model: it is one of the whole merge; write it under `parameters:` "
                     "at the top, of a module, or of a slice"
                 )
-    for name, reason in reasons.items():
-        LOG.warning("parameter '%s' has no effect%s", name, reason)
+    return [f"parameter '{name}' has no effect{reason}" for name, reason in reasons.items()]
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ needs no λ_t has its counts taken while it merges.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mergekit.common import ImmutableMap, ModelReference, get_torch_accelerator_type
+from mergekit.common import ModelReference, dtype_from_name, get_torch_accelerator_type
 from mergekit.graph import Task
+from mergekit.io.tasks import GatherTensors
+from mergekit.merge_methods.dtype import promoted_dtype
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
@@ -26,18 +28,15 @@ from mergekit_ram.models.groups import (
     PlannedOutput,
     Tokenizers,
     agents_of,
-    check_base_present,
-    is_floating,
+    checked_group,
     load_group,
-    named_refusals,
     present,
     settings_of,
-    tensor_group,
 )
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.progress import progress
 from mergekit_ram.record.counts import OverlapCounter, recorded_counts
-from mergekit_ram.tensors import count_group, counting_merges, laid_out
+from mergekit_ram.tensors import MergedTensor, count_group, forget_nan, merge_group
 
 COUNT_PRIORITY = 20_000
 """Above all of mergekit's own tasks, so that nothing is written before all is counted."""
@@ -120,34 +119,25 @@ class RamMergeTask(ExecuteMergeMethodTask, Task[torch.Tensor]):  # type: ignore[
         **_: Any,
     ) -> torch.Tensor | None:
         at_hand = present(tensors)
-        check_base_present(self, at_hand)
-        task = self
-        if statistics is not None and is_floating(at_hand):
-            rescaled = self._rescaled(statistics, at_hand)
-            task = self.model_copy(update={"input_parameters": rescaled})
-        with named_refusals(), laid_out(self._layout):
-            if self._take is None:
-                return ExecuteMergeMethodTask.execute(task, at_hand)
-            with counting_merges() as counted:
-                merged = ExecuteMergeMethodTask.execute(task, at_hand)
-        if not counted and is_floating(at_hand):
-            # The base alone has it: mergekit copies what the method never sees.
-            counted = [count_group(tensor_group(self, at_hand), settings_of(self, []))]
-        self._take(self.output_weight.name, counted[0] if counted else None)
-        return merged
-
-    def _rescaled(
-        self, statistics: OverlapStatistics, tensors: Mapping[ModelReference, torch.Tensor]
-    ) -> ImmutableMap[ModelReference, ImmutableMap[str, Any]]:
-        """The agents' parameters with every λ_t filled in."""
-        agents = [model for model in agents_of(self) if model in tensors]
-        rescale = with_rescale(settings_of(self, agents), statistics)["rescale"]
-        return ImmutableMap(
-            {
-                agent: ImmutableMap({**self.input_parameters[agent], "rescale": rescale[agent]})
-                for agent in agents
-            }
-        )
+        loaded, name = checked_group(self, at_hand), self.output_weight.name
+        if loaded is None:
+            merged = MergedTensor(next(iter(at_hand.values())))  # all are the same
+        else:
+            group, settings = loaded.group, loaded.settings
+            if self.statistics is not None:
+                assert statistics is not None, "the task above gives them"
+                settings = with_rescale(settings, statistics)
+            merged = merge_group(
+                group,
+                settings,
+                dtype=loaded.dtype or promoted_dtype(group),
+                out_dtype=dtype_from_name(self.out_dtype),
+                layout=self._layout,
+                counted=self._take is not None,
+            )
+        if self._take is not None:
+            self._take(name, merged.counts)
+        return merged.tensor
 
 
 @dataclass(frozen=True)
@@ -177,6 +167,8 @@ def plan_merges(
     Raises:
         InputError: recorded ``statistics`` that are not those of this plan.
     """
+    forget_nan()
+    merges = [_as_stored(m) if m.output_weight.name in output.copied else m for m in merges]
     once = written_once(merges, ties_embeddings)
     needs_pass = any(needs_counting(settings_of(merge, agents_of(merge))) for merge in merges)
     recorded = recorded_counts(once, output.loads) if needs_pass else None
@@ -197,6 +189,14 @@ def plan_merges(
             task._take = counter.add
         tasks.append(task)
     return PlannedMerges(tasks, counter)
+
+
+def _as_stored(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:
+    """The same merge without casts; mergekit would cast integers and packed weights too."""
+    gathering = merge.gather_tensors
+    if isinstance(gathering, GatherTensors):
+        gathering = gathering.model_copy(update={"dtype": None})
+    return merge.model_copy(update={"gather_tensors": gathering, "dtype": None, "out_dtype": None})
 
 
 def may_be_lacked(merge: ExecuteMergeMethodTask) -> ExecuteMergeMethodTask:

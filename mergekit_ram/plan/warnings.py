@@ -10,7 +10,7 @@ import torch
 from mergekit.common import dtype_from_name
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.errors import Note
+from mergekit_ram.errors import Note, warn
 from mergekit_ram.models.checkpoints import TensorHeader
 from mergekit_ram.models.groups import Load, agent_places
 from mergekit_ram.switches import DISABLE_VARIABLE, QUIET_VARIABLE, is_set
@@ -83,12 +83,11 @@ def warn_about_idle_merges(merges: Sequence[ExecuteMergeMethodTask]) -> None:
         if any(merge.input_parameters[model]["weight"] != 0 for merge, model in places):
             at_work.append(name)
     if not at_work or all(merge.parameters["scale"] == 0 for merge in merges):
-        LOG.warning("scale or every agent's weight is 0: the merge is the base %s.", base)
+        warn(f"scale or every agent's weight is 0: the merge is the base {base}.")
     elif len(at_work) == 1:
-        LOG.warning(
-            "%s is merged alone: with one agent nothing overlaps, and the merge is that agent, "
-            "but for changes within epsilon.",
-            at_work[0],
+        warn(
+            f"{at_work[0]} is merged alone: with one agent nothing overlaps, and the merge is that "
+            "agent, but for changes within epsilon."
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import faulthandler
 import filecmp
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -35,8 +34,7 @@ from mergekit_ram.plan.folder import (
     remove_earlier_model,
 )
 from mergekit_ram.record.merge import MergeRecorder
-
-DONE = logging.getLogger("mergekit_ram.merge")
+from mergekit_ram.text import say
 
 ENDINGS_OF_WEIGHTS = (
     *(".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf"),
@@ -104,7 +102,8 @@ def guard_writing(finalize: FinalizeModel, recorder: MergeRecorder) -> FinalizeM
     """
     writer = MergedTensorWriter(**dict(finalize.writer_task))
     saves = (
-        SaveMergedTensor(**{**dict(save), "writer_task": writer})
+        # Merges know the dtype that is written, and what is copied has its own.
+        SaveMergedTensor(**{**dict(save), "writer_task": writer, "dtype": None})
         for save in finalize.tensor_save_tasks
     )
     last = FinalizeMergedModel(tensor_save_tasks=tuple(saves), writer_task=writer)
@@ -191,7 +190,7 @@ def copy_files(base: Path, out: Path, *, with_tokenizer: bool, quiet: bool) -> N
         except OSError as error:
             left.append(f"{name} ({error.strerror})")
     if left and not quiet:
-        DONE.info("output folder %s: not copied from the base: %s", out, ", ".join(left))
+        say(f"output folder {out}: not copied from the base: {', '.join(left)}")
 
 
 def _files(base: Path) -> Iterator[Path]:

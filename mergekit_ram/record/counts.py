@@ -12,7 +12,7 @@ from typing import Any
 
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
-from mergekit_ram.errors import InputError, PlanError
+from mergekit_ram.errors import InputError, PlanError, warn
 from mergekit_ram.models.groups import (
     AgentPlaces,
     Load,
@@ -104,7 +104,7 @@ class OverlapCounter:
             if factors:
                 at_work.append((agent, factors))
         for finding in findings_at_once(at_work):
-            LOG.warning("%s", finding.text)
+            warn(finding.text)
         return self.statistics
 
 

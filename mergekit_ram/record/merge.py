@@ -39,11 +39,9 @@ from mergekit_ram.record.schema import (
 )
 from mergekit_ram.record.verdict import verdict_of
 from mergekit_ram.tensors import agent_name
+from mergekit_ram.text import say
 
 LOG = logging.getLogger("mergekit_ram")
-DONE = logging.getLogger("mergekit_ram.merge")
-DONE.setLevel(logging.INFO)
-"""Shown wherever warnings are: mergekit's commands show no more than these without ``-v``."""
 
 WARNED_OF = frozenset({"equals-base", "dense-agent", "large-rescale"})
 """Findings that were warned of as soon as all was counted."""
@@ -116,12 +114,12 @@ class MergeRecorder:
         if self.record is not None:
             record = self.record.model_copy(update={"written": written_files(Path(folder))})
             (Path(folder) / RECORD_NAME).write_text(record.to_json(), encoding="utf-8")
-            if not self.counter.quiet and logging.getLogger().isEnabledFor(logging.WARNING):
+            if not self.counter.quiet:
                 # The agents were told of by INFO as soon as all was counted.
                 lines = [] if LOG.isEnabledFor(logging.INFO) else self.counter.lines
                 found = [f for f in record.findings if f.code not in WARNED_OF]
                 for line in (*lines, *(f"finding: {finding.text}" for finding in found)):
-                    DONE.info("%s", line)
+                    say(line)
 
 
 def versions() -> Versions:

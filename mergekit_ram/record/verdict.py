@@ -67,10 +67,11 @@ def verdict_of(record: OverlapRecord) -> Verdict:
         why = f"{cause}, and ram and ram_plus average those: take ram_directions"
     take, compare = ADVICE[code]
     lines = [
-        f"{_range([a.unique / a.active for a in agents])} of what an agent changed, no other "
-        f"changed ({_range([chance(a, agents) for a in agents])} if they chose weights at random).",
+        f"{_range([a.unique / a.active for a in agents])} of each agent's changes are its own: no "
+        "other agent changed those weights "
+        f"(by chance {_range([chance(a, agents) for a in agents])}).",
         f"{why} (`merge_method: {take}`), and compare it with {compare}.",
-        "Evaluate both: figures of weights, kept shares too, do not tell accuracy.",
+        "Evaluate both: these figures, kept shares too, describe weights and not accuracy.",
     ]
     if record.kind == "merge":
         lines.append(f"This merge is by {record.merge_method}.")

@@ -89,7 +89,7 @@ def agent_tables(record: OverlapRecord) -> Iterator[Table]:
     names = agent_names(record)
     yield agent_table(record, names)
     by_degree = map(degree_column, range(degrees(record)))
-    heading = "Of its changed parameters, changed by"
+    heading = "How many others changed the same parameters"
     yield _table(record, heading, record.agents, _agent(names), *by_degree)
     rounded = columns.figure(
         "realised_rescale",
@@ -99,7 +99,7 @@ def agent_tables(record: OverlapRecord) -> Iterator[Table]:
     )
     figures = (*kept_columns(record), columns.WHOLE_RESCALE, rounded, columns.RESCALE_EFFECT)
     if found := known(figures, record.agents):
-        heading = "What the merge keeps of its update (1 = whole)"
+        heading = "What a merge keeps of its update (1 = whole; no forecast of accuracy)"
         yield _table(record, heading, record.agents, _agent(names), *found)
 
 

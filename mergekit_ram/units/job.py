@@ -24,9 +24,10 @@ from mergekit.tokenizer import BuildTokenizer
 from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
+from mergekit_ram.methods import METHODS
 from mergekit_ram.models.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
-from mergekit_ram.plan.recipe import read_recipe
+from mergekit_ram.plan.recipe import misplaced_keys, read_recipe, unknown_parameters
 from mergekit_ram.plan.tasks import RamMergeTask, count_merge
 from mergekit_ram.plan.writing import FinalizeMergedModel, writing_to
 from mergekit_ram.record.merge import versions
@@ -104,6 +105,10 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
             f"{', '.join(sorted(METHOD_NAMES))}, which alone are merged by units; use "
             "mergekit-yaml."
         )
+    spec = METHODS[method].spec
+    useless = [*misplaced_keys(recipe.text, spec), *unknown_parameters(recipe.config, spec)]
+    if useless:
+        raise InputError(f"{config_file}: {'; '.join(useless)}")
     out = os.path.abspath(out_path)
     threads = options.num_threads or max(1, torch.get_num_threads() // how.get("workers", 1))
     if not options.lora_merge_cache:

@@ -130,9 +130,17 @@ def test_biases_of_packed_experts_are_no_matrices(tmp_path):
 
 def test_the_same_model_stored_either_way_is_merged_into_the_same_function(tmp_path):
     """One network as Conv1D and as Linear layers, as [experts, in, out] and [experts, out, in]."""
-    from mergekit.merge_methods import merge_tensors
+    from mergekit.merge_methods import TensorGroup
+    from mergekit.merge_methods.base import PerInputValues
 
-    from mergekit_ram.tensors import laid_out
+    from mergekit_ram.tensors import merge_group
+
+    settings = {"epsilon": 1e-5, "ridge": 0.3, "scale": 1.0}
+    settings["weight"] = PerInputValues([(number, 1.0) for number in (1, 2, 3)])
+
+    def merged(tensors: list[torch.Tensor], layout: Layout) -> torch.Tensor:
+        group = TensorGroup.from_tensors(tensors, base_index=0)
+        return merge_group(group, settings, layout=layout).tensor
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(7, 12, generator=generator)
@@ -141,11 +149,9 @@ def test_the_same_model_stored_either_way_is_merged_into_the_same_function(tmp_p
         stored = [base + 1e-2 * torch.randn(shape, generator=generator) for _ in range(3)]
         first, last = Layout(input_last=False, packed=True), Layout(packed=True)
         tensors = [base, *stored]
-        with laid_out(first):
-            one = merge_tensors(tensors, "ram_directions", base_index=0)
+        one = merged(tensors, first)
         turned = [tensor.transpose(-1, -2).contiguous() for tensor in tensors]
-        with laid_out(last):
-            other = merge_tensors(turned, "ram_directions", base_index=0)
+        other = merged(turned, last)
         torch.testing.assert_close(inputs @ one, inputs @ other.transpose(-1, -2))
 
 

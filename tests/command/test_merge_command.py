@@ -252,12 +252,6 @@ def test_quiet_is_silent(trio: Trio):
     assert "Counting overlaps" not in result.output
 
 
-def test_a_plan_of_ram_says_whose_ram_it_is(trio: Trio, caplog):
-    with caplog.at_level(logging.INFO, logger="mergekit_ram"):
-        trio.merge("ram")
-    assert any("is that of mergekit-ram" in record.message for record in caplog.records)
-
-
 @pytest.mark.parametrize("method", ["ram", "ram_plus"])
 @pytest.mark.parametrize("culprit", ["base", "tool"])
 def test_nan_ends_in_one_line_and_no_loadable_model(trio: Trio, method, culprit):

@@ -20,6 +20,7 @@ from models import (
     succeed,
 )
 from reference import StateDict, same_bits
+from transformers import AutoModelForCausalLM
 
 from mergekit_ram.record.check import read_record
 from mergekit_ram.record.schema import RECORD_NAME
@@ -50,7 +51,7 @@ def test_the_recipes_are_all_there():
         "ram_directions",
         "ram_plus",
     ]
-    assert [recipe.stem for recipe in OTHERS] == ["llama-3.2-3b", "qwen2.5-7b"]
+    assert [recipe.stem for recipe in OTHERS] == ["llama-3.2-3b", "lora", "qwen2.5-7b"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
@@ -104,6 +105,15 @@ def test_a_local_recipe_gives_what_the_reference_gives(recipe, tmp_path, monkeyp
     assert all(same_bits(written[name], t.to(dtype)) for name, t in expected.items())
 
 
+def make_adapter(folder: Path, base: Path, seed: int) -> None:
+    import peft
+
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    peft.get_peft_model(model, lora).save_pretrained(folder)
+
+
 @pytest.mark.parametrize("recipe", OTHERS, ids=lambda recipe: recipe.stem)
 def test_another_recipe_merges_stand_ins_of_its_models(recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -112,8 +122,12 @@ def test_another_recipe_merges_stand_ins_of_its_models(recipe, tmp_path, monkeyp
     make_base(base_path)
     save_tokenizer(base_path)
     for seed, model in enumerate(config["models"], start=1):
-        make_agent(Path(model["model"]), base_path, 0.3, seed)
-        save_tokenizer(Path(model["model"]))
+        path, plus, adapter = model["model"].partition("+")
+        if plus:
+            make_adapter(Path(adapter), base_path, seed)
+        else:
+            make_agent(Path(path), base_path, 0.3, seed)
+            save_tokenizer(Path(path))
     succeed(run_yaml(recipe.read_text(), tmp_path / "out", "--no-write-model-card"))
     assert set(read_weights(tmp_path / "out")) == set(read_weights(base_path))
 

@@ -116,7 +116,8 @@ def test_the_command_shows_them_unless_told_not_to(trio: Trio, tmp_path):
     assert "  rank" in shown
     forget_loaded_models()
     short = CliRunner().invoke(main, ["inspect", str(recipe), "--quiet", "--no-directions"]).output
-    assert "directions" not in short
+    assert "by ram_directions" not in short
+    assert "Which directions of the input they use" not in short
 
 
 def test_of_large_models_they_are_left_out_unless_asked_for(trio: Trio, monkeypatch, caplog):

@@ -83,7 +83,7 @@ def test_a_record_is_read_from_its_folder_or_file_by_path_and_text(trio: Trio, t
 
 def test_a_folder_without_a_record_is_refused(tmp_path: Path):
     for source in (tmp_path, str(tmp_path)):
-        with pytest.raises(InputError, match="cannot be read as a record of overlaps"):
+        with pytest.raises(InputError, match=r"is a folder without ram_overlap\.json"):
             read_record(source)
     with pytest.raises(InputError, match="cannot be read as a configuration of mergekit"):
         inspect(tmp_path / "missing.yml")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -66,16 +65,6 @@ def test_packed_integer_weights(trio: Trio):
     tensor = torch.zeros(read_weights(agent(trio))[name].shape, dtype=torch.uint8)
     change(trio, "tool", **{name: tensor})
     assert f"tensor {name}: torch.uint8 weights cannot be merged" in refusal(trio, "ram")
-
-
-def test_a_quantised_model(trio: Trio):
-    path = agent(trio) / "config.json"
-    config = json.loads(path.read_text()) | {"quantization_config": {"quant_method": "gptq"}}
-    path.write_text(json.dumps(config))
-    assert refusal(trio, "ram") == (
-        f"Error: model {agent(trio)}: its weights are quantised (quantization_config in {path}: "
-        "gptq) and cannot be subtracted; merge its bfloat16, float16 or float32 original"
-    )
 
 
 @pytest.mark.parametrize(("method", "where"), [("ram", "top"), ("ram_plus", "model")])

@@ -59,7 +59,7 @@ def copied(base: Path, out: Path, caplog: pytest.LogCaptureFixture, **how: bool)
     """The names of what was left behind."""
     out.mkdir(exist_ok=True)
     caplog.clear()
-    with caplog.at_level(logging.INFO, logger="mergekit_ram.merge"):
+    with caplog.at_level(logging.INFO, logger="mergekit_ram"):
         copy_files(base, out, **({"with_tokenizer": True, "quiet": False} | how))
     texts = [record.message.rpartition("from the base: ")[2] for record in caplog.records]
     assert len(texts) < 2
@@ -164,7 +164,7 @@ def test_a_merge_has_the_base_s_code_processors_and_stop_tokens(trio: Trio, capl
     (base / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
     for name in ("base", "coder", "tool", "memory"):
         save_tokenizer(trio.folder / name)
-    with caplog.at_level(logging.INFO, logger="mergekit_ram.merge"):
+    with caplog.at_level(logging.INFO, logger="mergekit_ram"):
         succeed(run_yaml(trio.config("ram", **changes), out))
     assert {"modeling_own.py", "processor_config.json", "tokenizer.json"} <= files(out)
     assert "[1, 2]" in (out / "generation_config.json").read_text()

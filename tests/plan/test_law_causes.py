@@ -44,7 +44,10 @@ CHECKPOINTS = {
         [f"checkpoint-500/{WEIGHTS}", "checkpoint-500/config.json"],
         "such as {folder}/checkpoint-500.",
     ),
-    "adapter": (["adapter_config.json", "adapter_model.safetensors"], "give --lora-merge-cache."),
+    "adapter": (
+        ["adapter_config.json", "adapter_model.safetensors"],
+        "with the base that it was trained on.",
+    ),
 }
 
 

@@ -83,6 +83,8 @@ def test_the_output_of_slices_has_the_base_s_layout_too(tmp_path):
     paths = [str(family.path(name)) for name in ("base", "coder", "tool")]
     sources = [{"model": path, "layer_range": [0, 2]} for path in paths]
     assert_weights(family.merge(models=None, slices=[{"sources": sources}]), expected)
+    modules = {"default": {"models": family.config()["models"]}}
+    assert_weights(family.merge(models=None, modules=modules), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -184,6 +186,15 @@ def test_tensors_of_an_adapter_that_find_no_place_are_refused(tmp_path, parts):
         "nothing in the base: base_model.model.model.layers.0.mlp.experts."
     )
     assert list((tmp_path / "c").iterdir()) == []
+
+
+def test_a_base_of_an_adapter_is_under_transformers_names(tmp_path):
+    family = Family(tmp_path)
+    model = f"{family.path('base')}+{adapter(family, 'adapter')}"
+    family.write("base", with_lora(family.base, projection(family.base), beside=False))
+    line = family.refusal("--lora-merge-cache", str(tmp_path / "c"), models=[{"model": model}])
+    assert line.startswith(f"Error: model {model}: the base {family.path('base')} lacks ")
+    assert line.endswith("which would make them up. Save it with save_pretrained.")
 
 
 @pytest.mark.parametrize("kind", ["PromptTuning", "PrefixTuning", "PromptEncoder"])

@@ -19,6 +19,7 @@ from refusals import BOTH, assert_not_loadable, refusal
 
 from mergekit_ram.errors import InputError
 from mergekit_ram.plan.folder import check_output
+from mergekit_ram.record.schema import WORK_FOLDER
 
 
 def refused(folder: Path, size: int = 0, inputs: Sequence[str] = ()) -> str:
@@ -158,3 +159,18 @@ def test_a_merge_replaces_an_earlier_one_of_other_shards(trio: Trio, method, cap
     assert [file.name for file in out.glob("*.safetensors*")] == ["model.safetensors"]
     fresh = trio.merge(method)
     assert all(torch.equal(read_weights(out)[name], fresh[name]) for name in fresh)
+
+
+def test_a_folder_with_an_unfinished_merge_is_refused_with_both_ways_out(trio: Trio):
+    out = trio.folder / "out"
+    work = out / WORK_FOLDER
+    work.mkdir(parents=True)
+    (work / "unit").touch()
+    line = run_yaml(trio.config("ram"), out, "--no-copy-tokenizer").output.splitlines()[-1]
+    assert line == (
+        f"Error: output folder {out}: an unfinished `mergekit-ram merge` lies in it. Resume it by "
+        f"the same command, or remove {work} to give it up."
+    )
+    assert [*out.iterdir()] == [work]
+    shutil.rmtree(work)
+    succeed(run_yaml(trio.config("ram"), out, "--no-copy-tokenizer"))

@@ -159,7 +159,7 @@ def test_an_adapter_in_place_of_a_model_is_told_as_such(tmp_path):
     assert family.refusal(models=[{"model": str(folder)}]) == (
         f"Error: model {folder}: the folder {folder} holds an adapter (adapter_config.json) and no "
         f"whole model. Write base and adapter together: `model: {family.path('base')}+{folder}`, "
-        "with the base that it was trained on, and give --lora-merge-cache."
+        "with the base that it was trained on."
     )
 
 
@@ -173,13 +173,23 @@ def test_a_model_in_place_of_an_adapter_is_told_as_such(tmp_path):
     )
 
 
-def test_an_adapter_without_a_cache(tmp_path):
+def test_an_adapter_without_a_cache_is_merged_in_a_folder_that_goes_again(tmp_path, caplog):
     family = Family(tmp_path)
     model = f"{family.path('base')}+{adapter(family, 'adapter')}"
-    assert family.refusal(models=[{"model": model}]) == (
-        f"Error: model {model}: an adapter is merged into its base before, and there is no place "
-        "for that. Give one with --lora-merge-cache FOLDER."
-    )
+    models = [{"model": str(family.path("coder"))}, {"model": model}]
+    before = {path.name for path in tmp_path.iterdir()}
+    written = family.merge(models=models)
+    (line,) = [r.message for r in caplog.records if "adapters are merged" in r.message]
+    assert line.startswith(f"adapters are merged into their bases in {tmp_path}/.mergekit-ram-")
+    assert line.endswith("--lora-merge-cache FOLDER keeps them for other merges")
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "out", "out.yml"}
+    cached = family.merge("--lora-merge-cache", str(tmp_path / "cache"), models=models)
+    assert_weights(written, cached)
+    looked = family.inspect(models=models)
+    assert looked.exit_code == 0, looked.output
+    assert [a["active"] for a in json.loads(looked.stdout)["agents"]] == [
+        a["active"] for a in family.record()["agents"]
+    ]
 
 
 @pytest.mark.parametrize("architecture", ["Mamba", "RecurrentGemma"])

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 
+import pytest
 import reference
 import torch
 import yaml
@@ -152,3 +153,73 @@ def test_other_methods_are_left_alone(trio: Trio, caplog):
     (agent(trio) / "model.safetensors").write_bytes(b"")
     result = run_yaml(config, trio.folder / "out", "--no-copy-tokenizer")
     assert type(result.exception).__name__ == "SafetensorError"
+
+
+def test_warnings_are_errors_where_the_environment_says_so(trio: Trio, monkeypatch):
+    monkeypatch.setenv("MERGEKIT_RAM_STRICT", "1")
+    succeed(run_yaml(trio.config("ram"), trio.folder / "plain", "--no-copy-tokenizer"))
+    for changes, text in (
+        ({"parameters": {"epsilom": 1}}, "parameter 'epsilom' has no effect: "),
+        ({"r": 0.2}, "key 'r' at the top has no effect: "),
+        ({"parameters": {"scale": 0}}, "scale or every agent's weight is 0: "),
+        ({"parameters": {"r": 9}}, "λ of "),
+    ):
+        config = trio.config("ram_plus", **changes)
+        result = run_yaml(config, trio.folder / "out", "--no-copy-tokenizer")
+        assert result.exit_code == 1
+        line = result.output.splitlines()[-1]
+        assert line.startswith(f"Error: {text}")
+        assert line.endswith("MERGEKIT_RAM_STRICT makes this warning an error.")
+        assert not (trio.folder / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"parameters": {"alpa": 1}}, "did you mean 'alpha'?"),
+        ({"parameters": {"density": 0.5}}, "ram_plus does not know it"),
+        ({"alpha": 1}, "write it under `parameters:` at the top"),
+    ],
+)
+def test_a_merge_by_units_refuses_parameters_without_effect(trio: Trio, changes, text):
+    from mergekit_ram.cli import main
+
+    recipe = trio.folder / "merge.yml"
+    recipe.write_text(yaml.safe_dump(trio.config("ram_plus", **changes)))
+    result = CliRunner().invoke(main, ["merge", str(recipe), str(trio.folder / "out")])
+    assert result.exit_code == 1
+    assert result.output.startswith(f"Error: {recipe}: ")
+    assert text in result.output
+    assert not (trio.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--cuda"], "--cuda"),
+        (["--gpu-rich"], "--gpu-rich"),
+        (["--multi-gpu"], "--multi-gpu"),
+        (["--device", "cuda"], "--device cuda"),
+    ],
+)
+def test_an_option_for_gpus_is_refused_where_there_is_none(trio: Trio, monkeypatch, options, named):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    result = run_yaml(trio.config("ram"), trio.folder / "out", *options)
+    assert result.exit_code == 1
+    line = result.output.splitlines()[-1]
+    assert line.startswith(f"Error: {named}: torch {torch.__version__} finds no GPU")
+    assert not (trio.folder / "out").exists()
+
+
+def test_lazy_unpickling_is_refused_where_it_fails(trio: Trio, monkeypatch):
+    from mergekit.io import loader
+
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("Unsupported type")
+
+    monkeypatch.setattr(loader, "LazyPickleLoader", fail)
+    result = run_yaml(trio.config("ram"), trio.folder / "out", "--lazy-unpickle")
+    assert result.exit_code == 1
+    line = result.output.splitlines()[-1]
+    assert line.startswith("Error: --lazy-unpickle: mergekit cannot read .bin files lazily with")
+    assert line.endswith("Unsupported type. Leave the option out.")
