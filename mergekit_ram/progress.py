@@ -8,6 +8,8 @@ from typing import Any, NoReturn, TypeVar
 
 import tqdm
 
+from mergekit_ram.text import leave_bars
+
 Item = TypeVar("Item")
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -65,4 +67,5 @@ class _Lines(tqdm.tqdm):  # type: ignore[type-arg]  # no generic when it runs
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         """Write a line; tqdm asks for an empty one at the end, which is that on the whole."""
+        leave_bars()
         print(self, file=self.fp)

@@ -88,13 +88,18 @@ def one_line(error: BaseException) -> str:
 _left_bars: set[tuple[int, float]] = set()
 
 
-def _escape(record: logging.LogRecord) -> bool:
-    """Make a record of the log one line that can be seen whole, before it is formatted."""
+def leave_bars() -> None:
+    """End the line in which a bar of tqdm is being drawn on the standard error."""
     bars = getattr(getattr(sys.modules.get("tqdm"), "tqdm", None), "_instances", ())
     drawn = {(id(bar), bar.last_print_t) for bar in [*bars] if not bar.disable and bar.pos == 0}
     if drawn - _left_bars:
-        print(file=sys.stderr)  # the bar is drawn in a line that has no end yet
+        print(file=sys.stderr)
         _left_bars.update(drawn)
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    """Make a record of the log one line that can be seen whole, before it is formatted."""
+    leave_bars()
     message = record.getMessage()
     if not message.isprintable():
         record.msg, record.args = visible(message), ()

@@ -157,9 +157,9 @@ def checked_group(
             that is not merged differs.
     """
     check_base_present(merge, tensors)
-    if _is_copied(merge, tensors):
-        return None
     group = tensor_group(merge, tensors)
+    if _is_copied(group):
+        return None
     try:
         group.validate_tensors()
     except ValueError as error:  # it names the tensor
@@ -262,18 +262,16 @@ def factor_of(merge: ExecuteMergeMethodTask, model: ModelReference, agent: Agent
     return agent.rescale(merge.parameters["r"], merge.parameters["alpha"])
 
 
-def _is_copied(
-    merge: ExecuteMergeMethodTask, tensors: Mapping[ModelReference, torch.Tensor]
-) -> bool:
+def _is_copied(group: TensorGroup) -> bool:
     """Whether a tensor is of a dtype that is not merged, and all models hold the same bits."""
-    for model, tensor in tensors.items():
-        if tensor.dtype not in MERGEABLE_DTYPES:
-            if blocks.are_same([*tensors.values()]):
+    for entry in group.entries:
+        if entry.tensor.dtype not in MERGEABLE_DTYPES:
+            if blocks.are_same(group.tensors):
                 return True
             raise InputError(
-                f"model {model}, tensor {merge.output_weight.name}: {tensor.dtype} values are not "
-                "merged, and here they differ between the models. Dequantise weights to bfloat16, "
-                "float16 or float32 first; give a buffer the base's values."
+                f"model {entry.id}, tensor {group.metadata.name}: {entry.tensor.dtype} values are "
+                "not merged, and here they differ between the models. Dequantise weights to "
+                "bfloat16, float16 or float32 first; give a buffer the base's values."
             )
     return False
 
@@ -289,6 +287,6 @@ def lacking_base(merge: ExecuteMergeMethodTask, holders: Iterable[object]) -> In
     """The error about a tensor that agents have and the base has not."""
     return InputError(
         f"tensor {merge.output_weight.name}: the base {merge.base_model} lacks it, while "
-        f"{', '.join(map(str, holders))} has it; an update of nothing is not defined. Use the "
-        "base that these agents were trained from."
+        f"{', '.join(sorted(map(str, holders)))} has it; an update of nothing is not defined. "
+        "Use the base that these agents were trained from."
     )

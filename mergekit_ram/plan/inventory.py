@@ -36,12 +36,9 @@ from mergekit_ram.plan.warnings import Rounding, say_whose_method, warn_about_id
 from mergekit_ram.tensors import MERGEABLE_DTYPES
 from mergekit_ram.text import some
 
-TOKENIZER_REMEDY = (
-    "The vocabularies differ: align them with `tokenizer: {source: union}` (or `base`) in the YAML."
-)
+TOKENIZER_REMEDY = "The vocabularies differ: align them with `tokenizer: {source: union}`."
 
-Headers = Mapping[str, TensorHeader]
-"""Of one tensor, by model."""
+Headers = Mapping[str, TensorHeader]  # of one tensor, by model
 
 
 @dataclass
@@ -87,7 +84,10 @@ class Inventory:
             InputError: a missing tensor, another shape, or a dtype that cannot be merged.
         """
         name, base = merge.output_weight.name, str(merge.base_model)
-        loads = self.loads[name] = list(loads_below(merge.gather_tensors))
+        # Some of mergekit's tasks hold their models in the order of a hash.
+        order = [str(model) for model in merge.model_order]
+        loads = sorted(loads_below(merge.gather_tensors), key=lambda load: order.index(load.model))
+        self.loads[name] = loads
         found = {load.model: self.header(load, name) for load in loads}
         present = {model: header for model, header in found.items() if header is not None}
         if not present:
@@ -150,7 +150,7 @@ def check_plan(
 
     Args:
         merges: of the plan.
-        prepared: its models; None for raw checkpoints, which have no configuration.
+        prepared: its models; None for raw checkpoints.
         out_config: the output's configuration, which is made to fit the weights.
 
     Raises:

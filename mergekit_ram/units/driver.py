@@ -38,6 +38,7 @@ from mergekit_ram.units.engines import Engine, engine_of
 from mergekit_ram.units.folder import ADAPTERS, is_unfinished, remove_work, unfinished_merge
 from mergekit_ram.units.job import MergeJob, Worker, without_trace
 from mergekit_ram.units.manifest import Kind, Unit, by_model, first_difference, named_parts
+from mergekit_ram.units.shards import read_file
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -227,7 +228,7 @@ def _check_finished(job: MergeJob) -> None:
 def _difference(folder: Path, worker: Worker) -> str | None:
     """The first thing in which a finished model differs from a plan's, in words."""
     try:
-        found = (folder / CONFIGURATION).read_text(encoding="utf-8")
+        found = read_file(folder / CONFIGURATION).decode()
         record = read_record(folder / RECORD_NAME)
     except (OSError, ValueError):
         return f"an unknown merge (it lacks {CONFIGURATION} or {RECORD_NAME})"
@@ -247,7 +248,7 @@ def progress_text(out_path: Path) -> str:
         InputError: there is no such folder, or its manifest is damaged.
     """
     if not out_path.is_dir():
-        raise InputError(f"{out_path}: no such folder. Give the folder of a merge by units.")
+        raise InputError(f"{out_path}: no such folder. Give the output folder of a merge.")
     if not is_unfinished(out_path):
         return f"{out_path}: no unfinished merge\n"
     work = unfinished_merge(out_path)

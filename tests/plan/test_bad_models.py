@@ -191,5 +191,5 @@ def test_another_vocabulary_points_to_the_tokenizer(trio: Trio, method):
     assert line == (
         f"Error: model {agent(trio)}, tensor model.embed_tokens.weight: shape [104, 32], but the "
         f"base {trio.base_path} has [96, 32]. The vocabularies differ: align them with "
-        "`tokenizer: {source: union}` (or `base`) in the YAML."
+        "`tokenizer: {source: union}`."
     )

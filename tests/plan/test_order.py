@@ -21,7 +21,7 @@ from mergekit.scripts import merge_raw_pytorch, run_yaml
 recipe, raw, out, raw_out = sys.argv[1:]
 quiet = ["--quiet", "--no-copy-tokenizer", "--out-shard-size", "20K"]
 run_yaml.main([recipe, out, *quiet], standalone_mode=False)
-merge_raw_pytorch.main([raw, raw_out, "--tensor-union"], standalone_mode=False)
+merge_raw_pytorch.main([raw, raw_out, "--tensor-intersection"], standalone_mode=False)
 """
 
 
@@ -34,8 +34,8 @@ def merged(family: Family, seed: int) -> tuple[dict[str, str], list[str]]:
         env=os.environ | {"PYTHONHASHSEED": str(seed), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        check=True,
     )
+    assert done.returncode == 0, done.stderr
     files = sorted(file for folder in (out, raw) for file in folder.glob("*"))
     digests = {
         str(file.relative_to(family.folder)).replace(f"{seed}/", "/"): digest(file)
