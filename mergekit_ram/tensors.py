@@ -75,7 +75,7 @@ def _unchanged(
     if not is_unchanged(group):
         return None
     dtypes = [dtype or base.dtype, out_dtype or dtype or base.dtype]
-    if dtypes == [base.dtype] * 2:
+    if dtypes == [base.dtype] * 2 or base.dtype not in MERGEABLE_DTYPES:
         return base.clone()
     if base.isfinite().all():
         return None
