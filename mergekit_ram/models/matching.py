@@ -177,6 +177,8 @@ class _Models:
             headers = self._checkpoints[model].headers
             stored: dict[str, Source] = {}
             for key, tensor in own.items():
+                if key not in self._names and self._is_passed_over(tensor):
+                    continue
                 if key in self._packed and key not in self._names and tensor.stored in headers:
                     stored |= self._taken_apart(model, tensor)
                 else:
@@ -195,6 +197,11 @@ class _Models:
             wrappers = {wrapper for tensor in own.values() for wrapper in tensor.wrappers}
             namings[model] = Naming(stored, tuple(sorted(wrappers)))
         return namings
+
+    def _is_passed_over(self, tensor: StoredTensor) -> bool:
+        """Whether transformers has no use for a tensor; the base's are kept all the same."""
+        layout, is_loaded = self._layout, bool(tensor.place.targets)
+        return layout is not None and not is_loaded and layout.is_ignored(tensor.name)
 
     def _taken_apart(self, model: ModelReference, packed: StoredTensor) -> dict[str, Source]:
         """Where an agent's packed experts hold those that the base stores one by one.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mergekit_ram.models.transformers_layout import Place, TransformersLayout
+from mergekit_ram.models.transformers_layout import Place, TransformersLayout, is_computed
 
 PEFT_LAYERS = ("base_layer.", "original_module.")
 """Left by PEFT around a layer that an adapter changes, or has a copy of."""
@@ -89,7 +89,7 @@ class Names:
         tensors = [self.tensors[name] for name in sorted(names)]
         for tensor in sorted(tensors, key=lambda tensor: len(tensor.wrappers)):
             is_loaded = bool(tensor.place.targets)
-            if is_loaded or self._layout is None or not self._layout.is_ignored(tensor.name):
+            if is_loaded or self._layout is None or not is_computed(tensor.name):
                 key = tensor.place.key
                 found[tensor.stored if key in found else key] = tensor
         for alias, source in sorted(self._layout.tied.items() if self._layout else ()):

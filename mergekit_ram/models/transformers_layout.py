@@ -169,6 +169,11 @@ class TransformersLayout:
         return found
 
 
+def is_computed(name: str) -> bool:
+    """Whether a stored tensor is a buffer that transformers computes itself for every model."""
+    return any(re.search(pattern, name) for pattern in NEVER_LOADED)
+
+
 def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLayout | None:
     """The layout of the model that a configuration describes; None if it cannot be built."""
     try:
@@ -181,10 +186,7 @@ def layout_of(config: Any, *, trust_remote_code: bool = False) -> TransformersLa
             tied=dict(getattr(model, "all_tied_weights_keys", None) or {}),
             vocabulary=_vocabulary(model),
             sides=Sides(dict(_sides(model))),
-            ignored=(
-                *NEVER_LOADED,
-                *(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()),
-            ),
+            ignored=tuple(getattr(model, "_keys_to_ignore_on_load_unexpected", None) or ()),
             _transforms=tuple(conversion_mapping.get_model_conversion_mapping(model)),
             _prefix=model.base_model_prefix,
         )

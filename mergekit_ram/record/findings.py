@@ -46,17 +46,18 @@ def _about_model(record: OverlapRecord) -> Iterator[Finding]:
             "them. That is no reason for a larger alpha, which would only exaggerate the few "
             "parameters that each changed alone.",
         )
-    opposed = {
-        f"{pair.first} and {pair.second}": f"{pair.cosine:.2f}"
-        for pair in record.pairwise or ()
-        if pair.cosine is not None and pair.cosine < OPPOSED
-    }
-    yield from _found(
-        "opposed-agents",
-        "Where both changed a weight, {} move it in opposite directions (cosine). Evaluate the "
-        "merge without one of them too.",
-        opposed,
-    )
+    cosines = [(pair.cosine or 0.0, pair) for pair in record.pairwise or ()]
+    opposed = [
+        f"{pair.first} and {pair.second} ({cosine:.2f})"
+        for cosine, pair in sorted(cosines, key=lambda found: found[0])
+        if cosine < OPPOSED
+    ]
+    if opposed:
+        yield Finding(
+            code="opposed-agents",
+            text=f"Where both changed a weight, {some(opposed)} move it in opposite directions "
+            "(cosine). Evaluate the merge without one of them too.",
+        )
     untouched = list(untouched_parts(record.tensors)) if changing else []
     if untouched:
         text = f"Changed by no agent: {some(untouched)}."

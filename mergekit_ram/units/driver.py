@@ -247,7 +247,7 @@ def progress_text(out_path: Path) -> str:
         InputError: there is no such folder, or its manifest is damaged.
     """
     if not out_path.is_dir():
-        raise InputError(f"{out_path}: no such folder. Give the folder of a merge by units.")
+        raise InputError(f"{out_path}: no such folder. Give the output folder of a merge.")
     if not is_unfinished(out_path):
         return f"{out_path}: no unfinished merge\n"
     work = unfinished_merge(out_path)

@@ -126,6 +126,30 @@ def test_parts_that_only_one_layer_or_no_plan_has_are_merged(tmp_path, parts):
     assert_weights(written, family.expected())
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("Qwen3-Next", "mtp.fc.weight"),
+        ("GLM-4.5-MoE", "model.layers.46.eh_proj.weight"),
+        ("GPT-2", "transformer.h.0.attn.bias"),
+    ],
+)
+def test_what_transformers_passes_over_in_the_base_is_kept(tmp_path, caplog, kind, name):
+    """Other programs load it, such as vLLM the heads that predict several tokens."""
+    family = Family(tmp_path, kind)
+    family.base[name] = torch.full((8, 8), 0.5, dtype=torch.bfloat16)
+    family.agents["tool"][name] = family.base[name] + 1
+    family.write("base", family.base)
+    family.write("tool", family.agents["tool"])
+    assert_weights(family.merge(), family.expected())
+    del family.base[name]
+    family.write("base", family.base)
+    with warnings_of(caplog) as warnings:
+        written = family.merge()
+    assert name not in written
+    assert not [warning for warning in warnings if name in warning]
+
+
 # Adapters
 
 

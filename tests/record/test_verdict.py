@@ -157,9 +157,10 @@ def test_the_rule_is_the_one_in_the_documents():
 def test_agents_that_undo_each_other_are_named():
     codes = {finding.code for finding in findings_of(record_of_masks(drawn(3, 0.2), -0.05))}
     assert "opposed-agents" not in codes
-    found = findings_of(record_of_masks(drawn(3, 0.2), -0.49))
+    found = findings_of(record_of_masks(drawn(8, 0.2), -0.49))
     (text,) = [finding.text for finding in found if finding.code == "opposed-agents"]
     assert "agent0 and agent1 (-0.49), agent0 and agent2 (-0.49)" in text
+    assert "and 25 more" in text
 
 
 def test_the_shipped_agents_have_weights_of_their_own():

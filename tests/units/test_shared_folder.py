@@ -87,7 +87,7 @@ def test_the_status_of_a_folder_that_is_not_there_is_an_error(tmp_path):
     result = CliRunner().invoke(main, ["status", str(tmp_path / "nope")])
     assert result.exit_code == 1
     assert result.output == (
-        f"Error: {tmp_path / 'nope'}: no such folder. Give the folder of a merge by units.\n"
+        f"Error: {tmp_path / 'nope'}: no such folder. Give the output folder of a merge.\n"
     )
 
 
