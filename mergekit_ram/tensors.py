@@ -140,7 +140,8 @@ def count_group(
     check_values(group, agents)
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, None)
-        counts = ram.count_by(recipe, base.tensor, [agent.tensor for agent in agents])
+        tensors = [agent.tensor for agent in agents]
+        counts = ram.merge_and_count(recipe, base.tensor, tensors, merges=False).counts
     return _tensor_overlap(group, agents, counts)
 
 
@@ -182,10 +183,9 @@ def merge_group(
     tensors = [agent.tensor for agent in agents]
     with named_errors(group, [base, *agents]):
         recipe = recipe_of(settings, agents, dtype, out_dtype)
-        if not counted:
-            return MergedTensor(ram.merge_by(recipe, base.tensor, tensors))
-        found = ram.merge_and_count(recipe, base.tensor, tensors)
-    return MergedTensor(found.tensor, _tensor_overlap(group, agents, found.counts))
+        found = ram.merge_and_count(recipe, base.tensor, tensors, counts=counted)
+    overlap = _tensor_overlap(group, agents, found.counts) if counted else None
+    return MergedTensor(found.tensor, overlap)
 
 
 def _merge_directions(

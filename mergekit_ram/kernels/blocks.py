@@ -47,11 +47,7 @@ class KernelOverflowError(ValueError):
 
 
 class KernelParameterError(ValueError):
-    """A number that cannot be computed with.
-
-    ``name`` is the parameter's, ``problem`` says the value and what is wrong with it, and
-    ``agent`` is the index of the agent whose number it is, if it is one's.
-    """
+    """A number that cannot be computed with; ``agent`` is the index of whose it is, if any's."""
 
     def __init__(self, name: str, problem: str, agent: int | None = None):
         whose = "" if agent is None else f" of agent {agent}"
@@ -241,12 +237,10 @@ def walk(
 
     # The number of threads is that of the process, and concerns no other device.
     alone = one_thread() if inputs.device.type == "cpu" else nullcontext()
-    if workers == 1:
-        with alone:
-            run(0)
-    else:
-        with alone, ThreadPoolExecutor(workers) as pool:
-            list(pool.map(run, range(workers)))
+    with alone, ThreadPoolExecutor(workers) as pool:
+        others = pool.map(run, range(1, workers))
+        run(0)
+        list(others)
     if refusals:
         raise refusals[min(refusals)]
     return [results[start] for start in starts]

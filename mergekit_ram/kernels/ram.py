@@ -1,7 +1,7 @@
 """Count and merge one tensor of a base and agents: the arithmetic of RAM and RAM+.
 
 On the CPU loops compiled by numba do it (:mod:`.loops`), elsewhere and wherever they cannot torch
-operations (:mod:`.plain`, which is the place to read the formula): the bytes are the same.
+operations (:mod:`.plain`): the bytes are the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ DISABLE_VARIABLE = "MERGEKIT_RAM_NATIVE"
 TORCH_BLOCK = 32_768
 """Elements of one input in a block where torch computes on the CPU, with many results at once."""
 
-T = TypeVar("T")
-
 MOST_AGENTS = 255
 """That the loops count in bytes."""
 
+T = TypeVar("T")
 Call = Callable[..., None]
 """Calls a function of :mod:`.plain` or :mod:`.loops` by its name."""
 
@@ -67,8 +66,8 @@ class _Loops:
             if self.problem is None:
                 self.problem = problem
                 LOG.warning(
-                    "merging on the CPU in torch, which takes about four times as long as the "
-                    "compiled loops: %s; the results are the same",
+                    "merging on the CPU in torch, which takes many times as long as the compiled "
+                    "loops: %s; the results are the same",
                     problem,
                 )
 
@@ -76,8 +75,7 @@ class _Loops:
 class _Calls:
     """Calls the loops, and remembers whether all that they met is finite."""
 
-    def __init__(self) -> None:
-        self.are_finite = True
+    are_finite = True
 
     def __call__(self, name: str, *arguments: Any) -> None:
         """Tensors share their memory with the loop; numpy has no bfloat16."""
@@ -106,7 +104,7 @@ def available() -> bool:
 def why_not() -> str | None:
     """Why torch does the arithmetic on CPUs in this process; None where the compiled loops do.
 
-    Takes the seconds in which the loops are made ready, and tries them on a few numbers.
+    Tries the loops on a few numbers, which may take the seconds of a compilation.
     """
     if _is_switched_off():
         return f"switched off ({DISABLE_VARIABLE}={os.environ[DISABLE_VARIABLE]})"
@@ -130,12 +128,8 @@ def over_blocks(
     """Call ``work`` with every block, its place, and what it calls the arithmetic by.
 
     The loops are numba's, and may fail for any reason: in a cache that is full, cut or not to
-    be written to, in a library that is missing. A merge continues then, from this tensor's start.
-
-    Args:
-        inputs: to walk over.
-        work: keeps nothing of an earlier call.
-        size: elements of one input in a block; by default what suits the device.
+    be written to, in a library that is missing. A merge continues then, from this tensor's start:
+    ``work`` keeps nothing of an earlier call.
     """
 
     def by_torch(block: torch.Tensor, place: slice) -> T:
@@ -151,8 +145,9 @@ def over_blocks(
             if calls.are_finite:
                 return found
         # Torch says what is wrong, if anything is.
-        room = inputs.room(block.shape[1], inputs.compute_dtype)
-        return by_torch(inputs.load(place, room), place)
+        return by_torch(
+            inputs.load(place, inputs.room(block.shape[1], inputs.compute_dtype)), place
+        )
 
     is_cpu, agents = inputs.device.type == "cpu", len(inputs.tensors) - 1
     if is_cpu and 0 < agents <= MOST_AGENTS and available():
@@ -195,30 +190,15 @@ def count(
 ) -> OverlapCounts:
     """Count active parameters (|τ_t| > ε) by agent and overlap count.
 
-    Args:
-        base: the base's tensor, any shape, floating point.
-        agents: the agents' tensors, shape and device of ``base``, any floating dtype.
-        epsilon: activity threshold ε ≥ 0, in the unit of the weights.
-        dtype: round the inputs to this dtype first; by default they count as stored.
-        chunk_size: elements per step; no result depends on it.
+    Arguments and errors are those of :func:`merge`; by default values count as they are stored.
 
     Returns:
         Counts in Python integers, so no tensor is too large for them.
-
-    Raises:
-        KernelInputError: an input holds NaN or infinity, or is of another shape or no float.
-        KernelParameterError: ε is negative, NaN, infinite or beyond the dtype that is computed
-            in, or ``chunk_size`` is not positive.
     """
     recipe = Recipe.of(
         len(agents), epsilon, None, None, 1.0, 1.0, dtype=dtype, chunk_size=chunk_size
     )
-    return count_by(recipe, base, agents)
-
-
-def count_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> OverlapCounts:
-    """As :func:`count`, by the recipe of a merge; a number that it could not use is refused."""
-    return _run(recipe, base, agents, merges=False, counts=True).counts
+    return merge_and_count(recipe, base, agents, merges=False).counts
 
 
 def merge(
@@ -243,7 +223,7 @@ def merge(
         |T_i| ≥ 2    θ_pre + s Σ_{t ∈ T_i} w_t τ_t / |T_i|^p
 
     An untouched parameter equals the base's bit for bit, and a unique one the agent's where
-    its factor s λ_t w_t, rounded to the dtype that is computed in, is 1, whatever the dtypes.
+    its factor s λ_t w_t, rounded to the dtype that is computed in, is 1.
 
     Args:
         base: the base's tensor, any shape, floating point.
@@ -267,38 +247,25 @@ def merge(
         KernelParameterError: a number is NaN, infinite or beyond the dtype that is computed in,
             ε is negative, or ``chunk_size`` is not positive.
     """
+    numbers = epsilon, rescale, weight, scale, overlap_power
     recipe = Recipe.of(
-        len(agents),
-        epsilon,
-        rescale,
-        weight,
-        scale,
-        overlap_power,
-        dtype=dtype,
-        out_dtype=out_dtype,
-        chunk_size=chunk_size,
+        len(agents), *numbers, dtype=dtype, out_dtype=out_dtype, chunk_size=chunk_size
     )
-    return merge_by(recipe, base, agents)
+    return merge_and_count(recipe, base, agents, counts=False).tensor
 
 
-def merge_by(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As :func:`merge`, with its parameters and dtypes in one object."""
-    return _run(recipe, base, agents, merges=True, counts=False).tensor
-
-
-def merge_and_count(recipe: Recipe, base: torch.Tensor, agents: Sequence[torch.Tensor]) -> Merged:
-    """Merge as :func:`merge` does and count as :func:`count` does, reading everything once."""
-    return _run(recipe, base, agents, merges=True, counts=True)
-
-
-def _run(
+def merge_and_count(
     recipe: Recipe,
     base: torch.Tensor,
     agents: Sequence[torch.Tensor],
     *,
-    merges: bool,
-    counts: bool,
+    merges: bool = True,
+    counts: bool = True,
 ) -> Merged:
+    """Merge as :func:`merge` does and count as :func:`count` does, reading everything once.
+
+    Without ``merges`` the tensor is empty, without ``counts`` there are none.
+    """
     inputs = Inputs((base, *agents), recipe.dtype)
     numbers = recipe.numbers(inputs.compute_dtype)
     shape = base.shape if merges else (0,)
@@ -309,7 +276,7 @@ def _run(
         degree = torch.zeros(counted, counted, dtype=torch.int64, device=block.device)
         merge_block(call, block, numbers, out.view(-1)[place], degree)
         # A tensor that is kept would hold apart the memory that blocks leave free.
-        return [list(map(int, row)) for row in degree.tolist()]
+        return degree.tolist()
 
     found = [[[0] * counted] * counted, *over_blocks(inputs, work, recipe.chunk_size)]
     degree = (map(sum, zip(*rows, strict=True)) for rows in zip(*found, strict=True))
@@ -317,30 +284,13 @@ def _run(
 
 
 def merge_block(
-    call: Call,
-    block: torch.Tensor,
-    numbers: Numbers,
-    target: torch.Tensor,
-    degree: torch.Tensor,
+    call: Call, block: torch.Tensor, numbers: Numbers, target: torch.Tensor, degree: torch.Tensor
 ) -> None:
-    """Merge a block into a tensor ``[n]`` of any float dtype, and count it.
-
-    Args:
-        call: of the arithmetic.
-        block: ``[1 + N, n]``.
-        numbers: of the merge.
-        target: of no element where nothing is merged.
-        degree: as :func:`.plain.run` takes it.
-
-    Raises:
-        KernelOverflowError: the result is too large for the target's dtype.
-    """
-    computed = torch.float64 if numbers.factor.dtype == np.float64 else torch.float32
-    is_narrowed = computed == torch.float32 and target.dtype == torch.bfloat16
-    if call is _call_plain or target.dtype == computed or is_narrowed:
-        out = target
-    else:
-        out = target.new_empty(len(target), dtype=computed)
+    """Merge and count a block: as :func:`.plain.run`, whatever the dtype of ``target``."""
+    is_double = numbers.factor.dtype == np.float64
+    written = (torch.float64,) if is_double else (torch.float32, torch.bfloat16)
+    is_direct = call is _call_plain or target.dtype in written
+    out = target if is_direct else target.new_empty(len(target), dtype=written[0])
     call("run", block, numbers, out, degree)
     if out is not target and len(target):
         store(out, target)

@@ -1,13 +1,17 @@
 """Merges adapters into their bases, once for every content of both, in mergekit's cache.
 
-The folder of a merged adapter has a digest of what it was made from as its name, and is moved into
-place when it is complete: it is there, or it is not.
+The folder of a merged adapter has digests of what it was made from and of what it holds in its
+name, and is moved into place when it is complete: it is there, or it is not.
 """
 
 from __future__ import annotations
 
+import functools
+import glob
 import hashlib
+import logging
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import peft
+import xxhash
 from mergekit.common import ModelPath, ModelReference
 from mergekit.options import MergeOptions
 from peft.utils import load_peft_weights
@@ -26,6 +31,8 @@ from mergekit_ram.models.transformers_layout import build_without_memory, layout
 from mergekit_ram.models.unreadable import ADAPTER_CONFIG
 from mergekit_ram.text import say, some
 
+LOG = logging.getLogger("mergekit_ram")
+
 MODEL_FILES = frozenset({".json", ".safetensors", ".bin", ".pt", ".pth"})
 """Endings of the files of a model or an adapter that decide about its weights."""
 
@@ -33,6 +40,9 @@ DIGESTED = 256 * 2**20
 """Bytes up to which a file is told by its content; a base's shards by size and time."""
 
 DIGEST_LENGTH = 16
+
+READ_AT_ONCE = 16 * 2**20
+"""Bytes."""
 
 REMEDY = "Give the base that the adapter was trained on, or merge it yourself (merge_and_unload)."
 
@@ -84,9 +94,12 @@ def merged_adapter(model: ModelReference, base: str, adapter: str, options: Merg
         lines = [str(options.lora_merge_dtype), str(model.override_architecture)]
         lines += [*_marks(Path(base)), *_marks(Path(adapter))]
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:DIGEST_LENGTH]
-    place = cache / f"{Path(base).name}_{digest}"
-    if place.is_dir():
-        return str(place)
+    name = f"{Path(base).name}_{digest}_"
+    for place in cache.glob(f"{glob.escape(name)}*"):
+        if place.name == name + _content(place):
+            return str(place)
+        LOG.warning("model %s: %s is damaged, and is made anew", model, place)
+        shutil.rmtree(place, ignore_errors=True)
     with reading(model, f"the cache {cache}", "Give another --lora-merge-cache."):
         cache.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(prefix=".merging-", dir=cache)
@@ -96,10 +109,23 @@ def merged_adapter(model: ModelReference, base: str, adapter: str, options: Merg
         _check_applied(model, folders, config, options)
         _merge(model, folders, aside.name, options)
         (made,) = Path(aside.name).iterdir()
+        place = cache / (name + _content(made))
         # Another process may have put the same there.
         if not place.is_dir():
             made.rename(place)
     return str(place)
+
+
+def _content(folder: Path) -> str:
+    """A digest of all that decides about the weights of a merged adapter."""
+    digest = xxhash.xxh3_64()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in MODEL_FILES and path.is_file():
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            with path.open("rb") as file:
+                for part in iter(functools.partial(file.read, READ_AT_ONCE), b""):
+                    digest.update(part)
+    return digest.hexdigest()
 
 
 def _mergeable_config(model: ModelReference, adapter: str) -> peft.PeftConfig:

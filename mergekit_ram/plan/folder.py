@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -126,7 +127,7 @@ def lock_folder(folder: str, *, shared: bool = False, waits: bool = False) -> Ex
             if not waits:
                 raise
         if time.monotonic() > told_at:
-            LOG.warning("output folder %s: waiting until another merge has written to it", folder)
+            LOG.warning("output folder %s: waiting for another merge (%s)", folder, _holder(folder))
             told_at = math.inf
         time.sleep(LOOK_EVERY)
 
@@ -139,8 +140,8 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
         held.callback(_try, empty.rmdir)
     try:
         target.mkdir(parents=True, exist_ok=True)
-        if path.is_fifo():
-            raise OSError(f"{path} is a pipe")  # opening it would wait for a reader
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(f"{path} is no regular file")  # it might be anybody's, or never open
         file = held.enter_context(path.open("ab"))
     except OSError as error:
         held.close()
@@ -170,9 +171,18 @@ def _lock_now(folder: str, kind: int) -> ExitStack:
     if not os.fstat(file.fileno()).st_nlink:
         held.close()  # its last user has just removed the file
         return _lock_now(folder, kind)
+    with suppress(OSError):  # of a full disk
+        path.write_text(f"process {os.getpid()} on {socket.gethostname()}")
     os.utime(path)  # files that are older were there before this merge
     held.callback(_remove_lock, path, file)
     return held
+
+
+def _holder(folder: str) -> str:
+    """The process that has locked a folder, as it wrote it there."""
+    with suppress(OSError), Path(folder, LOCK_NAME).open(errors="replace") as file:
+        return file.read(200)
+    return "which has just ended"
 
 
 def _remove_lock(path: Path, file: BinaryIO) -> None:
@@ -199,7 +209,7 @@ def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     """
     found = [file for pattern in LOADED for file in sorted(folder.glob(pattern))]
     found += indexed_files(folder)
-    present = (file for file in found if file.is_symlink() or file.is_file())
+    present = (file for file in found if os.path.lexists(file) and not _is_folder(file))
     old = dict.fromkeys(file for file in present if file not in kept)
     if old:
         LOG.warning(
@@ -212,9 +222,13 @@ def remove_earlier_model(folder: Path, kept: Collection[Path] = ()) -> None:
     _try((folder / TEMPLATES).rmdir)
 
 
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def indexed_files(folder: Path) -> Iterator[Path]:
     """Shards of any name, as far as they lie in the folder itself."""
-    for index in INDEXES:
+    for index in filter(lambda name: (folder / name).is_file(), INDEXES):
         try:
             shards = json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"]
             names = sorted(set(shards.values()))

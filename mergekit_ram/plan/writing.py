@@ -25,7 +25,7 @@ from mergekit.options import MergeOptions
 from pydantic import PrivateAttr
 from safetensors import SafetensorError
 
-from mergekit_ram.errors import InputError
+from mergekit_ram.errors import InputError, one_line
 from mergekit_ram.plan.folder import (
     LOCK_NAME,
     TOKENIZER,
@@ -120,17 +120,24 @@ def _show_bus_errors() -> None:
 
 
 @contextmanager
-def writing_to(folder: str) -> Iterator[None]:
+def writing_to(folder: str, file: str = "") -> Iterator[None]:
     """Raise an error of the disk as one line.
 
+    Args:
+        folder: that is written to.
+        file: its name, where the error does not tell.
+
     Raises:
-        InputError: naming the folder.
+        InputError: naming folder and file.
     """
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
+        name = getattr(error, "filename", None) or file
+        failed = f"writing {name} failed" if name else "writing failed"
+        reason = getattr(error, "strerror", None) or one_line(error)
         raise InputError(
-            f"output folder {folder}: writing failed: {error}. Make room or choose another "
+            f"output folder {folder}: {failed}: {reason}. Make room or choose another "
             "folder; what was written so far is no complete model and does not load."
         ) from None
 

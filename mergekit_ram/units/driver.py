@@ -38,6 +38,7 @@ from mergekit_ram.units.engines import Engine, engine_of
 from mergekit_ram.units.folder import ADAPTERS, is_unfinished, remove_work, unfinished_merge
 from mergekit_ram.units.job import MergeJob, Worker, without_trace
 from mergekit_ram.units.manifest import Kind, Unit, by_model, first_difference, named_parts
+from mergekit_ram.units.shards import read_file
 
 LOG = logging.getLogger("mergekit_ram")
 
@@ -227,7 +228,7 @@ def _check_finished(job: MergeJob) -> None:
 def _difference(folder: Path, worker: Worker) -> str | None:
     """The first thing in which a finished model differs from a plan's, in words."""
     try:
-        found = (folder / CONFIGURATION).read_text(encoding="utf-8")
+        found = read_file(folder / CONFIGURATION).decode()
         record = read_record(folder / RECORD_NAME)
     except (OSError, ValueError):
         return f"an unknown merge (it lacks {CONFIGURATION} or {RECORD_NAME})"

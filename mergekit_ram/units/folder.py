@@ -87,7 +87,7 @@ class WorkFolder:
         self.output = Path(out_path)
         self.manifest = manifest
         self._path = self.output / WORK_FOLDER
-        is_safe = manifest.options["safe_serialization"]
+        is_safe = manifest.options.get("safe_serialization")
         self._stem, self._ending = ("model", "safetensors") if is_safe else ("pytorch_model", "bin")
 
     def units(self, kind: Kind) -> list[Unit]:

@@ -186,7 +186,7 @@ class Worker:
         else:
             for name in unit.tensors:
                 self.merge(name, counts, tensors)
-            with writing_to(self.job.out_path):
+            with writing_to(self.job.out_path, path.name):
                 draft = write_shard(tensors.found, path)
         digest = digest_of(tensors.found) if draft else ""
         receipt = Receipt(
@@ -194,7 +194,7 @@ class Worker:
         )
 
         def last() -> None:
-            with writing_to(self.job.out_path):
+            with writing_to(self.job.out_path, path.name):
                 if draft is not None:
                     settle(draft, path)
                 self.work.enter(receipt)

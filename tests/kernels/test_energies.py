@@ -10,7 +10,7 @@ from reference import task_vectors
 from mergekit_ram.kernels import ram
 from mergekit_ram.kernels.blocks import KernelInputError, KernelOverflowError
 from mergekit_ram.kernels.energies import ENERGIES, PAIRS, REALISED, observe, realise
-from mergekit_ram.kernels.ram import count, merge_by
+from mergekit_ram.kernels.ram import count, merge_and_count
 from mergekit_ram.kernels.recipe import Recipe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -104,9 +104,9 @@ def test_what_is_realised_is_what_two_merges_tell(dtype, out_dtype):
     base, *others = problem(4, dtype)
     recipe = recipe_for(4, out_dtype=out_dtype)
     found = dict(zip(REALISED, realise(recipe, base, others)[0], strict=True))
-    merged = merge_by(recipe, base, others).flatten()
+    merged = merge_and_count(recipe, base, others).tensor.flatten()
     plain = Recipe.of(4, 1e-5, None, recipe.weight, 0.8, 0.5, out_dtype=out_dtype)
-    differs = (merged != merge_by(plain, base, others).flatten()).numpy()
+    differs = (merged != merge_and_count(plain, base, others).tensor.flatten()).numpy()
     step = (merged.double() - base.flatten().double()).numpy()
     delta = deltas_of([base, *others])
     active = np.abs(delta) > 1e-5

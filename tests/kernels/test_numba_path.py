@@ -20,7 +20,7 @@ from mergekit_ram.kernels.ram import count, merge, merge_and_count
 from mergekit_ram.kernels.recipe import Recipe
 from mergekit_ram.text import one_line, visible
 
-FALLBACK = "merging on the CPU in torch, which takes about four times as long"
+FALLBACK = "merging on the CPU in torch, which takes many times as long"
 
 
 class Odd(BaseException):

@@ -124,3 +124,18 @@ def test_a_dtype_for_adapters_that_does_not_exist_is_refused(tmp_path):
         "float32, float64 are: did you mean 'bfloat16'?"
     )
     assert not cache.exists()
+
+
+def test_a_damaged_entry_is_made_anew(tmp_path, monkeypatch, caplog):
+    family, cache = Family(tmp_path / "family"), tmp_path / "cache"
+    monkeypatch.chdir(family.folder)
+    adapter(family, "lo")
+    found = merged_here(family, CACHE, str(cache))
+    (entry,) = cache.iterdir()
+    file = entry / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+    assert_weights(merged_here(family, CACHE, str(cache)), found)
+    assert f"{entry} is damaged, and is made anew" in caplog.text
+    assert [*cache.iterdir()] == [entry]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
+from observed import told
 from processes import OURS
 from unit_merges import OPTIONS, assert_finished, merge
 
+from mergekit_ram.plan import folder
 from mergekit_ram.plan.folder import lock_folder
 from mergekit_ram.record.schema import WORK_FOLDER
 
@@ -92,7 +97,11 @@ def test_a_full_disk_is_one_line_and_with_room_the_next_run_finishes(plus, tmp_p
         text=True,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "writing failed" in done.stdout
+    line = done.stdout.strip().splitlines()[-1]
+    assert line.startswith(f"Error: output folder {out}: writing unit-0000"), line
+    assert "File too large" in line
+    assert "Errno" not in line
+    assert "Make room or choose another folder" in line
     assert "Traceback" not in done.stdout + done.stderr
     assert not (out / "config.json").exists()
     result = merge(plus.recipe, out)
@@ -106,6 +115,39 @@ def test_a_second_driver_is_refused(plus, tmp_path):
         result = merge(plus.recipe, out)
     assert result.exit_code == 1
     assert f"output folder {out}: another merge is writing to it" in result.output
+
+
+class Clock:
+    """The time of one that waits for a lock, which is released after some seconds."""
+
+    def __init__(self, lock: ExitStack):
+        self.now, self.lock = 0.0, lock
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > 4:
+            self.lock.close()
+
+
+def test_one_that_waits_for_a_lock_says_after_two_seconds_who_holds_it(
+    plus, tmp_path, monkeypatch, caplog
+):
+    out = tmp_path / "out"
+    clock = Clock(lock_folder(str(out)))
+    monkeypatch.setattr(folder, "time", clock)
+    warn = folder.LOG.warning
+    told_at: list[float] = []
+    monkeypatch.setattr(
+        folder.LOG, "warning", lambda *line: (told_at.append(clock.now), warn(*line))
+    )
+    result = merge(plus.recipe, out, "--units", "0:1")
+    assert result.exit_code == 0, result.output
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    assert told(caplog)[0] == f"output folder {out}: waiting for another merge ({holder})"
+    assert 2 < told_at[0] < 2.5
 
 
 def test_a_damaged_manifest_is_named(plus, tmp_path):

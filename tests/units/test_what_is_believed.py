@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from mergekit.config import MergeConfiguration
+from mergekit.options import MergeOptions
 from models import Trio, save_tokenizer
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
@@ -22,6 +24,7 @@ from unit_merges import OPTIONS, assert_finished, merge
 from mergekit_ram.cli import main
 from mergekit_ram.record.schema import WORK_FOLDER
 from mergekit_ram.units.folder import unfinished_merge
+from mergekit_ram.units.manifest import input_states
 from mergekit_ram.units.shards import Receipt, digest_of
 
 Forgery = dict[str, Any]
@@ -151,6 +154,54 @@ def test_a_record_that_changed_between_two_tries_is_refused(plus, tmp_path):
     result = merge(recipe, out)
     assert result.exit_code == 1
     assert f"of another file {record}" in result.output
+
+
+def test_a_tokenizer_of_the_hub_is_told_by_its_content(plus, tmp_path, monkeypatch):
+    root = tmp_path / "hub" / "models--some--tokenizer"
+    file = root / "snapshots" / ("0" * 39 + "1") / "tokenizer.json"
+    for path, text in ((root / "refs" / "main", file.parent.name), (file, "{}")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    recipe = yaml.safe_load(plus.recipe.read_text()) | {"tokenizer_source": "some/tokenizer"}
+    config = MergeConfiguration.model_validate(recipe)
+    before = input_states(config, MergeOptions(), None)
+    file.write_text("{ }")
+    after = input_states(config, MergeOptions(), None)
+    different = [name for name in before if before[name] != after[name]]
+    assert before.keys() == after.keys()
+    assert different == ["some/tokenizer/tokenizer.json"]
+
+
+PLACES = (".mergekit_ram.lock", "mergekit_config.yml", "model.safetensors.index.json")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless"])
+@pytest.mark.parametrize("name", PLACES)
+def test_a_file_that_never_ends_stops_no_command(plus, tmp_path, name, kind):
+    out = tmp_path / "out"
+    assert merge(plus.recipe, out).exit_code == 0
+    (out / name).unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(out / name)
+    else:
+        (out / name).symlink_to("/dev/zero")
+    result = merge(plus.recipe, out, "--finalise")
+    assert result.exit_code == (name in PLACES[:2]), result.output
+    assert len(result.output.strip().splitlines()) <= 1
+    if name == PLACES[2]:
+        assert merge(plus.recipe, out).exit_code == 0
+
+
+def test_a_lock_that_is_a_link_to_another_file_leaves_it_as_it_was(plus, tmp_path):
+    (tmp_path / "out").mkdir()
+    other = tmp_path / "other"
+    other.write_text("of somebody")
+    (tmp_path / "out" / ".mergekit_ram.lock").symlink_to(other)
+    result = merge(plus.recipe, tmp_path / "out")
+    assert result.exit_code == 1
+    assert ".mergekit_ram.lock is no regular file" in result.output
+    assert other.read_text() == "of somebody"
 
 
 def test_a_work_folder_on_another_disk_is_refused_at_the_start(plus, tmp_path):
