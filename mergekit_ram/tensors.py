@@ -11,7 +11,7 @@ import torch
 from mergekit.merge_methods.base import TensorEntry, TensorGroup
 
 from mergekit_ram.errors import InputError, ParameterError, warn
-from mergekit_ram.kernels import blocks, directions, ram
+from mergekit_ram.kernels import blocks, directions, plain, ram
 from mergekit_ram.kernels.matrices import Layout
 from mergekit_ram.kernels.recipe import Recipe
 from mergekit_ram.kernels.solutions import KernelRidgeError
@@ -54,7 +54,7 @@ def forget_nan() -> None:
 
 def is_unchanged(group: TensorGroup) -> bool:
     """Whether all models hold the same bits; the first NaN among them is logged."""
-    if not blocks.are_same([entry.tensor for entry in group.entries]):
+    if not plain.are_same([entry.tensor for entry in group.entries]):
         return False
     base, name = base_of(group), group.metadata.name
     can_be_nan = base.tensor.dtype in MERGEABLE_DTYPES and str(base.id) not in _told_of_nan
@@ -75,7 +75,7 @@ def _unchanged(
     if not is_unchanged(group):
         return None
     dtypes = [dtype or base.dtype, out_dtype or dtype or base.dtype]
-    if dtypes == [base.dtype] * 2:
+    if dtypes == [base.dtype] * 2 or base.dtype not in MERGEABLE_DTYPES:
         return base.clone()
     if base.isfinite().all():
         return None

@@ -15,7 +15,7 @@ from mergekit.merge_methods.base import TensorEntry
 from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 
 from mergekit_ram.inspection.sample import Rows, Sample
-from mergekit_ram.kernels import blocks, energies
+from mergekit_ram.kernels import energies, plain
 from mergekit_ram.kernels.directions import RIDGE, DirectionSums, measure
 from mergekit_ram.kernels.energies import Array, Observed
 from mergekit_ram.methods import with_rescale
@@ -107,7 +107,7 @@ class SampledTensor:
     def _tensors(self) -> list[torch.Tensor]:
         tensors = [base_of(self.rows.group).tensor, *(agent.tensor for agent in self.agents)]
         # Nothing is observed where nobody changed anything, whatever it holds.
-        return [torch.zeros_like(t) for t in tensors] if blocks.are_same(tensors) else tensors
+        return [torch.zeros_like(t) for t in tensors] if plain.are_same(tensors) else tensors
 
     def _named_errors(self) -> AbstractContextManager[None]:
         group = self.rows.group

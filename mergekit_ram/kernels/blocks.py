@@ -74,22 +74,6 @@ def check_finite(tensor: torch.Tensor, index: int = 0) -> None:
                 raise KernelInputError(index, f"holds {float(piece[broken][0])}")
 
 
-def are_same(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether tensors are equal bit for bit, of any dtype: NaN is the same as itself."""
-    first, *others = tensors
-    return all(
-        (other.dtype, other.shape) == (first.dtype, first.shape)
-        and torch.equal(_bits(other), _bits(first))
-        for other in others
-    )
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.flatten()
-    flat = flat.clone() if flat.storage_offset() else flat
-    return flat.view(torch.uint8 if flat.nbytes % torch.int64.itemsize else torch.int64)
-
-
 def rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """``tensor`` in another dtype: to the nearest value, and to the even one of two as near.
 

@@ -7,11 +7,28 @@ depend neither on the size of a block nor on the device.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 
 from mergekit_ram.kernels.blocks import store
 from mergekit_ram.kernels.recipe import Numbers
+
+
+def are_same(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether tensors are equal bit for bit, of any dtype: NaN is the same as itself."""
+    first, *others = tensors
+    return all(
+        (other.dtype, other.shape) == (first.dtype, first.shape)
+        and torch.equal(_bits(other), _bits(first))
+        for other in others
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.flatten()
+    flat = flat.clone() if flat.storage_offset() else flat
+    return flat.view(torch.uint8 if flat.nbytes % torch.int64.itemsize else torch.int64)
 
 
 def look(block: torch.Tensor, epsilon: float) -> tuple[torch.Tensor, torch.Tensor]:

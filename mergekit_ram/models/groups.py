@@ -19,7 +19,7 @@ from mergekit.merge_methods.task_adapter import ExecuteMergeMethodTask
 from mergekit.tokenizer import BuildTokenizer, PermutedVocabulary
 
 from mergekit_ram.errors import InputError, Note
-from mergekit_ram.kernels import blocks
+from mergekit_ram.kernels import plain
 from mergekit_ram.models.transformers_layout import Sides
 from mergekit_ram.overlap import AgentOverlap
 from mergekit_ram.tensors import MERGEABLE_DTYPES, agent_name
@@ -266,7 +266,7 @@ def _is_copied(group: TensorGroup) -> bool:
     """Whether a tensor is of a dtype that is not merged, and all models hold the same bits."""
     for entry in group.entries:
         if entry.tensor.dtype not in MERGEABLE_DTYPES:
-            if blocks.are_same(group.tensors):
+            if plain.are_same(group.tensors):
                 return True
             raise InputError(
                 f"model {entry.id}, tensor {group.metadata.name}: {entry.tensor.dtype} values are "

@@ -92,7 +92,7 @@ main([recipe, out, "--no-copy-tokenizer", "--out-shard-size", "30K"])
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [("ram", "disk full"), ("ram", "1"), ("ram_plus", "13"), ("ram_plus", "26")],
+    [("ram", "disk full"), ("ram", "1"), ("ram_plus", "26")],
 )
 def test_interrupted_at_any_moment_nothing_loads(trio: Trio, method, how):
     recipe, out = trio.folder / "recipe.yml", trio.folder / "out"
