@@ -202,6 +202,7 @@ def _diagonal_sums(squares: Iterable[torch.Tensor]) -> tuple[float, ...]:
 def _factorised(system: torch.Tensor, ridge: float) -> torch.Tensor:
     """The Cholesky factor of ``system + ridge I``, which is left in ``system``."""
     system.diagonal().add_(ridge)
+    factor: torch.Tensor
     factor, failure = torch.linalg.cholesky_ex(system)
     if failure:
         raise KernelRidgeError(f"the ridge is too small for {system.dtype}")
