@@ -12,7 +12,7 @@ to the directions of the input that it uses is kept. The criterion is that of WU
 
 An agent without a non-zero entry is left out of N. One agent alone is w τ. What is no matrix gets
 P. Rows of X are independent once the Grams are known, and these are sums over rows: two walks over
-blocks of rows (:mod:`.matrices`), and about (N + 2) in² numbers in memory. The same X comes from
+blocks of rows (:mod:`.matrices`), and about (N + 3) in² numbers in memory. The same X comes from
 products ``[N out, N out]`` and two walks over blocks of columns, which is how it is computed where
 that takes fewer operations: where in > N out, and for many agents of a wide matrix.
 """
@@ -27,11 +27,8 @@ import torch
 
 from mergekit_ram.kernels.matrices import Block, Updates
 
-POWER_STEPS = 6
-"""Products that find about the largest eigenvalue: its size matters, not its digits."""
-
-LARGEST_ROUNDING = 4e-5
-"""About four times the error of an update that rounding may leave, by the largest update."""
+LARGEST_ERROR = 4e-6
+"""Of an entry of X that the solution may leave, where the largest update is about 1."""
 
 
 class KernelRidgeError(ValueError):
@@ -102,11 +99,17 @@ class Primal(Anchored):
         but that of the Grams.
         """
         count, width, _ = self._maps.shape
-        factor, condition = _factorised(self._maps.sum(dim=0), ridge * count / width)
-        _check_rounding(condition, factor.dtype)
+        ridge = ridge * count / width
+        system = self._maps.sum(dim=0)
+        factor = _factorised(system, ridge)
         for gram in self._maps:
             # Both are symmetric, so this is the transpose of what is wanted.
             gram.copy_(torch.cholesky_solve(gram, factor).T)
+        del factor
+        # All of them together times the system are the sum of the Grams.
+        residual = torch.addmm(system, self._maps.sum(dim=0), system, alpha=-1)
+        residual.diagonal().sub_(ridge)
+        _check(residual, 1 / ridge)
 
     def lines(self, block: Block) -> torch.Tensor:
         """P − Σ (P − w_t τ_t) [G_t (Σ G_t + μ (N / in) I)⁻¹]"""
@@ -168,11 +171,12 @@ class Dual(Anchored):
 
     def finish(self, ridge: float) -> None:
         """Solve."""
-        count = len(self._factors)
-        factor, condition = _factorised(self._stacked, ridge * count / self._width)
-        # Z has no rounding in the directions that no agent uses.
-        _check_rounding(math.sqrt(condition), factor.dtype)
+        ridge = ridge * len(self._factors) / self._width
+        factor = _factorised(self._stacked, ridge)
         solved = torch.cholesky_solve(self._anchored.T, factor)
+        residual = torch.addmm(self._anchored.T, self._stacked, solved, alpha=-1)
+        # ‖Zᵀ (Z Zᵀ + ridge I)⁻¹‖ is at most 1 / (2 √ridge), and a line has as many entries as in.
+        _check(residual, 0.5 / math.sqrt(ridge * self._width))
         self._solved = solved.div_(self._lengths[:, None]).T
         del self._stacked, self._anchored
 
@@ -195,32 +199,26 @@ def _diagonal_sums(squares: Iterable[torch.Tensor]) -> tuple[float, ...]:
     return tuple(float(square.diagonal().sum(dtype=torch.float64)) for square in squares)
 
 
-def _factorised(system: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
-    """The Cholesky factor of ``system + ridge I``, and how often its largest eigenvalue holds the
-    ridge.
-    """
+def _factorised(system: torch.Tensor, ridge: float) -> torch.Tensor:
+    """The Cholesky factor of ``system + ridge I``, which is left in ``system``."""
     system.diagonal().add_(ridge)
-    condition = _largest_eigenvalue(system) / ridge
+    factor: torch.Tensor
     factor, failure = torch.linalg.cholesky_ex(system)
     if failure:
         raise KernelRidgeError(f"the ridge is too small for {system.dtype}")
-    return factor, condition
+    return factor
 
 
-def _largest_eigenvalue(system: torch.Tensor) -> float:
-    """About that of a symmetric matrix without a negative one."""
-    vector = torch.ones(len(system), dtype=system.dtype, device=system.device)
-    vector[1::2] *= -0.5
-    for _ in range(POWER_STEPS):
-        vector = system @ (vector / vector.norm())
-    return float(vector.norm())
+def _check(residual: torch.Tensor, growth: float) -> None:
+    """Refuse a solution whose residual, column by column, leaves too much in X.
 
-
-def _check_rounding(growth: float, dtype: torch.dtype) -> None:
-    """Refuse a dtype whose rounding, so often over, would be seen.
+    Args:
+        residual: of the equations that were solved.
+        growth: how many times as large an entry's error in X may be.
 
     Raises:
         KernelRidgeError: as of :func:`_factorised`; a wider dtype may do.
     """
-    if not growth * torch.finfo(dtype).eps < LARGEST_ROUNDING:
-        raise KernelRidgeError(f"the ridge is too small for {dtype}")
+    error = growth * float(residual.norm()) / math.sqrt(residual.shape[1])
+    if not error < LARGEST_ERROR:
+        raise KernelRidgeError(f"the ridge is too small for {residual.dtype}")

@@ -33,7 +33,7 @@ PARTS = {
 }
 """Parts of mergekit that we build upon, and what a later release might call them."""
 
-HARMLESS = {"registered_methods"}
+HARMLESS = {"registered_methods", "ImmutableMap"}
 """Without these our methods work all the same."""
 
 
