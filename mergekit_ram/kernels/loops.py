@@ -52,13 +52,16 @@ def take(
 
 @compiled
 def choose(base: Array, lone: Array, total: Array, overlap: Array, out: Array) -> Any:
-    """Write a strip, and return the sum of what is written."""
+    """Write a strip, and return a sum that is finite only if all is, before and after rounding.
+
+    Rounding to bfloat16 makes infinity of a number that is too large, and a zero of some NaN.
+    """
     written = base.dtype.type(0)
     for i in range(len(base)):
         alone = select(overlap[i] == np.uint8(1), lone[i], base[i])
         value = select(overlap[i] >= np.uint8(2), total[i] + base[i], alone)
         out[i] = narrowed(value, out)
-        written = plus(written, number(out[i]))
+        written = plus(plus(written, value), number(out[i]))
     return written
 
 

@@ -1,7 +1,8 @@
 """What :mod:`.loops` does with one strip: stored numbers, marks of activity, counts.
 
 A loop that selects instead of branching and writes no more than it must becomes vector
-instructions. Importing this needs numba.
+instructions. Importing this needs numba, which keeps machine code by the time of the file that
+calls a function: after a change here delete ``__pycache__``.
 """
 
 from __future__ import annotations

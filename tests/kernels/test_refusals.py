@@ -37,6 +37,17 @@ def test_infinity_in_base_and_agent_alike_is_refused():
         assert caught.value.index == 0
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7F800001, 0x7FFF8000, -0x8000])
+@pytest.mark.parametrize("out_dtype", DTYPES)
+def test_every_nan_is_refused_and_never_rounded_to_a_number(bits, out_dtype):
+    nan = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    for culprit in range(3):
+        tensors = [torch.ones(1000), torch.ones(1000), torch.full((1000,), 2.0)]
+        tensors[culprit][60] = nan
+        with pytest.raises(KernelInputError, match="holds nan"):
+            merge(tensors[0], tensors[1:], epsilon=1e-5, out_dtype=out_dtype)
+
+
 def test_a_result_too_large_for_the_output_is_refused():
     base, agent = torch.zeros(4), torch.full((4,), 7e4)
     assert merge(base, [agent], epsilon=1e-5).max() == 7e4
