@@ -66,7 +66,7 @@ def seconds(
     shutil.rmtree(out, ignore_errors=True)
     os.sync()
     if cold:
-        _drop_cached_pages(models)
+        drop_cached_pages(models)
     config = MergeConfiguration.model_validate(method.recipe(models, agents))
     options = MergeOptions(quiet=True, copy_tokenizer=False, write_model_card=False, cuda=cuda)
     (mergekit_ram.install if method.plugin else mergekit_ram.uninstall)()
@@ -107,7 +107,7 @@ class Look:
         options = MergeOptions(quiet=True, cuda=cuda)
         sample = None if self.sample is None else Sample(self.sample)
         if cold:
-            _drop_cached_pages(models)
+            drop_cached_pages(models)
         start = time.perf_counter()
         mergekit_ram.inspect(
             config, options, epsilons=self.epsilons, sample=sample, directions=self.directions
@@ -158,7 +158,7 @@ def process_status(pid: int | None) -> dict[str, int]:
     return {name.rstrip(":"): int(size) * 1024 for name, size, _ in fields}
 
 
-def _drop_cached_pages(models: Path) -> None:
+def drop_cached_pages(models: Path) -> None:
     """Ask the kernel to forget the files, so that the next read comes from the disk."""
     for file in models.glob("*/*.safetensors"):
         descriptor = os.open(file, os.O_RDONLY)

@@ -106,9 +106,9 @@ def main(
         f"{parameters / 1e9:.3g}B parameters, {dtype}, base and {agents} agents, "
         f"{'cold' if cold else 'warm'} page cache, {rounds} rounds\n{_machine()}\n"
     )
-    model_bytes = _bytes(models, agents)
+    written = sum(file.stat().st_size for file in models.glob("base/*.safetensors"))
     medians = {label: statistics.median(runs) for label, runs in times.items()}
-    click.echo(_table(methods, looks, medians, memories, model_bytes))
+    click.echo(_table(methods, looks, medians, memories, (written * (agents + 1), written)))
     if with_reach:
         anonymous = {label: used.anonymous for label, used in memories.items()}
         click.echo(f"\n{reach(medians, anonymous)}")
@@ -141,12 +141,6 @@ def _table(
         figures = (f"{median:.2f}", f"{median / medians['linear']:.2f}", "-", "-", "-")
         lines.append(COLUMNS.format(look.label, *figures))
     return "\n".join(lines)
-
-
-def _bytes(models: Path, agents: int) -> tuple[int, int]:
-    """Bytes of all inputs, and of an output of the inputs' dtype."""
-    base = sum(file.stat().st_size for file in models.glob("base/*.safetensors"))
-    return base * (agents + 1), base
 
 
 def _machine() -> str:
