@@ -47,5 +47,5 @@ def test_a_clip_beyond_float32_is_refused_where_no_parameter_is_unique(trio: Tri
     result = run_yaml(config, trio.folder / "out")
     assert result.exit_code == 1
     assert f"parameter 'rescale' of model {twins[0]} is 1e+99, {LARGEST} (tensor " in result.output
-    assert "a smaller `r` or `alpha`" in result.output
+    assert "Set a smaller one; λ is 1 + r · clip(ρ, 0, alpha)" in result.output
     assert not list((trio.folder / "out").glob("*.safetensors"))

@@ -159,7 +159,7 @@ def test_a_folder_that_was_made_for_nothing_goes_again(tmp_path):
 
 def test_a_pipe_in_the_place_of_the_lock_is_refused(tmp_path):
     os.mkfifo(tmp_path / LOCK_NAME)
-    with pytest.raises(InputError, match=f"cannot be written to: {tmp_path / LOCK_NAME} is a pipe"):
+    with pytest.raises(InputError, match=f"{tmp_path / LOCK_NAME} is no regular file"):
         lock_folder(str(tmp_path))
 
 
