@@ -47,8 +47,8 @@ class Run:
 def main(size: str, shard: str, rounds: int, memory: float | None, folder: Path) -> None:
     """Time linear, ram and ram_plus by mergekit-yaml and ram_plus by units, with their imports.
 
-    Prints medians of seconds and of bytes read from the disk. The models are dropped from the page
-    cache before every command; with --memory they cannot all return to it.
+    Prints medians of seconds and of bytes read from the disk. With --memory the models are dropped
+    from the page cache before every command, and cannot all return to it.
     """
     agents = len(DENSITIES)
     checkpoints = Checkpoints(SHAPES[size], DENSITIES, "bfloat16")
@@ -70,7 +70,8 @@ def main(size: str, shard: str, rounds: int, memory: float | None, folder: Path)
             for label, command in commands.items():
                 shutil.rmtree(out, ignore_errors=True)
                 os.sync()
-                drop_cached_pages(models)
+                if memory is not None:
+                    drop_cached_pages(models)
                 runs[label].append(_run(command, group))
             click.echo(f"round {number + 1} of {rounds} done", err=True)
     click.echo(f"{parameters / 1e9:.3g}B parameters, bfloat16, base and {agents} agents\n")
