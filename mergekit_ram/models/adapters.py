@@ -64,11 +64,16 @@ def adapter_cache(
     above = Path(beside).absolute().parents if beside else ()
     where = next((p for p in above if os.access(p, os.W_OK | os.X_OK)), None)
     with tempfile.TemporaryDirectory(prefix=".mergekit-ram-adapters-", dir=where) as folder:
-        say(
-            f"adapters are merged into their bases in {folder}, which is removed at the end; "
-            "--lora-merge-cache FOLDER keeps them for other merges"
-        )
+        tell_of_cache(folder)
         yield options.model_copy(update={"lora_merge_cache": folder})
+
+
+def tell_of_cache(folder: str) -> None:
+    """Say where adapters are merged if the user has named no place."""
+    say(
+        f"adapters are merged into their bases in {folder}, which is removed at the end; "
+        "--lora-merge-cache FOLDER keeps them for other merges"
+    )
 
 
 def merged_adapter(model: ModelReference, base: str, adapter: str, options: MergeOptions) -> str:

@@ -25,6 +25,7 @@ from mergekit_ram import host
 from mergekit_ram.autoload import METHOD_NAMES, install
 from mergekit_ram.errors import HostError, InputError
 from mergekit_ram.methods import METHODS
+from mergekit_ram.models.adapters import tell_of_cache
 from mergekit_ram.models.groups import Tokenizers, run_loading
 from mergekit_ram.overlap import OverlapStatistics, TensorOverlap
 from mergekit_ram.plan.recipe import misplaced_keys, read_recipe, unknown_parameters
@@ -114,6 +115,8 @@ def read_job(config_file: Path, out_path: Path, options: MergeOptions, **how: An
     if not options.lora_merge_cache:
         cache = os.path.join(out, ADAPTERS)
         options = options.model_copy(update={"lora_merge_cache": cache})
+        if any(model.lora for model in recipe.config.referenced_models()):
+            tell_of_cache(cache)
     return MergeJob(recipe.text, out, options, threads, **how)
 
 

@@ -118,6 +118,7 @@ def test_an_estimate_with_adapters_leaves_no_trace(with_adapter):
 def test_a_late_task_of_a_merge_with_adapters_leaves_no_trace(with_adapter, caplog):
     out = with_adapter.parent / "out"
     assert merge(with_adapter, out).exit_code == 0
+    assert any("which is removed at the end; --lora-merge-cache" in line for line in told(caplog))
     before = contents(with_adapter.parent)
     result = merge(with_adapter, out, "--finalise")
     assert result.exit_code == 0, result.output
