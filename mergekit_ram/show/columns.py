@@ -152,7 +152,6 @@ LAYER = name("layer", "by name; a tensor outside of all layers is its own", attr
 THRESHOLD = Column("ε", "the threshold of activity", attrgetter("epsilon"), setting, is_name=True)
 WEIGHT = figure("weight", "weight", setting, "w, the factor on its task vector")
 DENSITY = figure("density", "density", share, "share of the parameters, changed by more than ε")
-ACTIVE = figure("active", "active", count, "parameters that it changed by more than ε")
 UNIQUE = figure("unique", "unique", count, "parameters that it alone changed")
 SHARED = figure("shared", "shared", count, "parameters that it and another agent changed")
 RATIO = figure("overlap_unique_ratio", "ρ", factor, "shared / unique", missing=INFINITE)
